@@ -1,0 +1,32 @@
+"""What a user of this package may do wrong, one class a kind of mistake.
+
+Each message is one line: what was found, what was expected, what to do. The commands print it and end with code 2.
+"""
+
+
+class MochaError(Exception):
+    """Any mistake that the caller can mend; `except MochaError` catches them all."""
+
+
+class AudioError(MochaError):
+    """Sound that cannot be read or used."""
+
+
+class ConfigError(MochaError):
+    """A setting that is unknown, of the wrong kind or out of range."""
+
+
+class ModelError(MochaError):
+    """A model folder that is incomplete, inconsistent or too new."""
+
+
+class DataError(MochaError):
+    """A corpus, manifest or recipe that cannot be used as it is."""
+
+
+class DeviceError(MochaError):
+    """An input device that is missing, busy or refused."""
+
+
+class MissingExtraError(MochaError):
+    """An optional package that the request needs and that is not installed."""
