@@ -1,0 +1,91 @@
+"""Transcribed recordings, from a folder or a manifest. Imports no torch.
+
+Three layouts are read, wherever they lie below the folder given:
+
+    LibriSpeech      <speaker>/<chapter>/<speaker>-<chapter>.trans.txt, "UTTERANCE TEXT" a line
+    transcripts.tsv  "UTTERANCE <tab> SPEAKER <tab> SECONDS <tab> TEXT" a line
+    *.jsonl          {"path": ..., "text": ..., "speaker": ...} a line, paths from the manifest's folder
+
+In the first two the recording lies beside the list, `UTTERANCE` with one of `EXTENSIONS`.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import DataError
+
+EXTENSIONS = (".flac", ".wav", ".opus", ".ogg", ".mp3")
+
+
+@dataclass(frozen=True)
+class Utterance:
+    id: str
+    path: Path
+    text: str
+    """Upper-case words of A-Z and apostrophes, one space between."""
+    speaker: str
+
+
+def normalise(text: str) -> str:
+    """The spelling of LibriSpeech: upper case, only A-Z, apostrophe and single spaces."""
+    text = text.upper().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+    return " ".join(re.sub(r"[^A-Z' ]+", " ", text).split())
+
+
+def read_corpus(path: Path) -> list[Utterance]:
+    """All utterances below a folder, or of one manifest, sorted by id.
+
+    Raises:
+        DataError: nothing there, a malformed line, or a listed recording that does not exist.
+    """
+    if path.is_dir():
+        lists = sorted([*path.rglob("*.trans.txt"), *path.rglob("transcripts.tsv"), *path.rglob("*.jsonl")])
+    else:
+        lists = [path]
+    if not path.exists() or not lists:
+        raise DataError(
+            f"{path}: {'holds no transcripts' if path.exists() else 'does not exist'}; expected a folder in "
+            "LibriSpeech's layout, one with transcripts.tsv, or a manifest of JSON lines"
+        )
+    utterances = [utterance for item in lists for utterance in _read_list(item)]
+    if not utterances:
+        raise DataError(f"{path}: its transcripts list no utterance")
+    return sorted(utterances, key=lambda utterance: utterance.id)
+
+
+def _read_list(path: Path) -> Iterator[Utterance]:
+    present = {}
+    if path.suffix != ".jsonl":
+        present = {item.stem: item for item in path.parent.iterdir() if item.suffix.lower() in EXTENSIONS}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        if path.suffix == ".jsonl":
+            yield _manifest_entry(line, path, where)
+            continue
+        if path.suffix == ".tsv":
+            parts = line.split("\t")
+            if len(parts) != 4:
+                raise DataError(f"{where}: {len(parts)} columns; expected utterance, speaker, seconds and text")
+            name, speaker, _, text = parts
+        else:
+            name, _, text = line.partition(" ")
+            speaker = name.split("-")[0]
+        if name not in present:
+            raise DataError(f"{where}: no recording {name} beside it; expected {name} with one of {' '.join(EXTENSIONS)}")
+        yield Utterance(name, present[name], normalise(text), speaker)
+
+
+def _manifest_entry(line: str, path: Path, where: str) -> Utterance:
+    try:
+        entry = json.loads(line)
+        recording, text = path.parent / entry["path"], entry["text"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        raise DataError(f'{where}: {line[:60]!r}; expected {{"path": ..., "text": ...}}') from None
+    if not recording.exists():
+        raise DataError(f"{where}: {recording} does not exist; paths start from the manifest's folder")
+    return Utterance(entry.get("id", recording.stem), recording, normalise(text), entry.get("speaker", ""))

@@ -1,0 +1,1 @@
+"""From features to encoder frames: the causal front end and the two streaming encoders."""

@@ -1,0 +1,156 @@
+"""What training reads: features computed once and kept on disk, and batches of like length.
+
+A cache folder holds one pair of files per corpus and speed: `NAME.f16`, all log-mel frames one after the other
+as float16 without normalisation, and `NAME.jsonl`, one line an utterance.
+"""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import soxr
+from tqdm import tqdm
+
+from ..audio import read_audio
+from ..config import FeatureConfig
+from ..corpus import Utterance, read_corpus
+from ..errors import DataError
+from ..features import log_mel
+
+
+@dataclass(frozen=True)
+class Example:
+    """An utterance whose features lie in a cache."""
+
+    id: str
+    text: str
+    speaker: str
+    speed: float
+    num_frames: int
+    offset: int
+    """Its first frame in the file of features."""
+    features: np.ndarray
+    """The (all frames, M) float16 file, mapped into memory."""
+
+    def load(self) -> np.ndarray:
+        """The (T, M) frames, float32."""
+        return self.features[self.offset : self.offset + self.num_frames].astype(np.float32)
+
+
+def _compute(utterance: Utterance, config: FeatureConfig, speed: float) -> np.ndarray:
+    samples = read_audio(utterance.path, config.sample_rate)
+    if speed != 1.0:
+        samples = soxr.resample(samples, config.sample_rate * speed, config.sample_rate)
+    return log_mel(samples, config).astype(np.float16)
+
+
+def cache_features(corpus: Path, config: FeatureConfig, speed: float, cache: Path, num_processes: int) -> list[Example]:
+    """The examples of a corpus at a speed (1.1: spoken faster, higher); computed unless the cache has them.
+
+    Raises:
+        DataError, AudioError: a corpus or a recording that cannot be read.
+    """
+    shape = f"{config.sample_rate}-{config.num_mels}-{config.window_ms:g}-{config.hop_ms:g}"
+    stem = cache / f"{corpus.resolve().parent.name}-{corpus.name}-{shape}-x{speed:g}"
+    index, frames = stem.with_name(stem.name + ".jsonl"), stem.with_name(stem.name + ".f16")
+    if not index.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        _write_cache(read_corpus(corpus), config, speed, frames, index, num_processes)
+    entries = [json.loads(line) for line in index.read_text(encoding="utf-8").splitlines()]
+    features = np.memmap(frames, np.float16, mode="r").reshape(-1, config.num_mels)
+    expected = sum(entry["num_frames"] for entry in entries)
+    if len(features) != expected:
+        raise DataError(f"{frames}: {len(features)} frames, its index lists {expected}; delete both to compute them anew")
+    return [Example(**entry, speed=speed, features=features) for entry in entries]
+
+
+def _write_cache(
+    utterances: list[Utterance], config: FeatureConfig, speed: float, frames: Path, index: Path, num_processes: int
+) -> None:
+    """The index appears last and whole, so an interrupted run leaves nothing that looks finished."""
+    partial_frames, partial_index = frames.with_suffix(".part"), index.with_suffix(".part-index")
+    compute = partial(_compute, config=config, speed=speed)
+    offset = 0
+    with (
+        ProcessPoolExecutor(num_processes, get_context("spawn")) as pool,
+        partial_frames.open("wb") as frame_file,
+        partial_index.open("w", encoding="utf-8") as index_file,
+    ):
+        computed = pool.map(compute, utterances, chunksize=16)
+        progress = tqdm(computed, f"features {frames.stem}", total=len(utterances), unit="utt", leave=False)
+        for utterance, features in zip(utterances, progress, strict=True):
+            features.tofile(frame_file)
+            entry = {"id": utterance.id, "text": utterance.text, "speaker": utterance.speaker}
+            index_file.write(json.dumps({**entry, "num_frames": len(features), "offset": offset}) + "\n")
+            offset += len(features)
+    partial_frames.rename(frames)
+    partial_index.rename(index)
+
+
+def feature_statistics(examples: list[Example]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each mel band over all frames, (M,) float32 each."""
+    total, squares, count = 0.0, 0.0, 0
+    for example in examples:
+        frames = example.load().astype(np.float64)
+        total, squares, count = total + frames.sum(0), squares + (frames**2).sum(0), count + len(frames)
+    mean = np.asarray(total / count)
+    deviation = np.sqrt(np.maximum(squares / count - mean**2, 1e-6))
+    return mean.astype(np.float32), deviation.astype(np.float32)
+
+
+def make_batches(num_frames: np.ndarray, frames_per_batch: int, epoch: int, seed: int) -> list[np.ndarray]:
+    """Indices of the utterances of each batch of an epoch: like lengths together, batches in random order.
+
+    A batch holds at most `frames_per_batch` frames with its padding, and at least one utterance. The result
+    depends on the arguments alone, so a run that resumes, or shares the work, finds the same batches.
+    """
+    random = np.random.default_rng((seed, epoch))
+    order = np.argsort(num_frames * random.uniform(0.9, 1.1, len(num_frames)), kind="stable")
+    batches, start = [], 0
+    for end in range(1, len(order) + 1):
+        longest = num_frames[order[start : end + 1]].max()
+        if end == len(order) or longest * (end + 1 - start) > frames_per_batch:
+            batches.append(order[start:end])
+            start = end
+    return [batches[i] for i in random.permutation(len(batches))]
+
+
+def pad(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of different length as one array filled up with zeros, and their lengths."""
+    lengths = np.array([len(row) for row in rows], np.int64)
+    padded = np.zeros((len(rows), max(1, lengths.max(initial=0)), *rows[0].shape[1:]), rows[0].dtype)
+    for i, row in enumerate(rows):
+        padded[i, : len(row)] = row
+    return padded, lengths
+
+
+def share(batch: np.ndarray, num_frames: np.ndarray, rank: int, world: int) -> np.ndarray:
+    """The rows of a batch that process `rank` of `world` works on; neighbours in length go to different ones."""
+    return batch[np.argsort(-num_frames[batch], kind="stable")][rank::world]
+
+
+def read_examples(
+    corpora: list[Path], config: FeatureConfig, speeds: tuple[float, ...], cache: Path, num_processes: int
+) -> list[Example]:
+    """All examples of several corpora at several speeds."""
+    return [
+        example
+        for corpus in corpora
+        for speed in speeds
+        for example in cache_features(corpus, config, speed, cache, num_processes)
+    ]
+
+
+def iterate_shares(
+    batches: list[np.ndarray], num_frames: np.ndarray, start: int, rank: int, world: int
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Number, rows of this process and all rows of each batch from `start` on; too small batches are left out."""
+    for position in range(start, len(batches)):
+        batch = batches[position]
+        if len(batch) >= world:
+            yield position, share(batch, num_frames, rank, world), batch
