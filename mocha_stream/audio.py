@@ -116,9 +116,7 @@ def _to_mono(block: np.ndarray) -> np.ndarray:
     if kind not in _FULL_SCALE and block.dtype.kind != "f":
         raise AudioError(f"samples are {block.dtype}; expected float32, float64, int16, int32 or uint8")
     # One channel after the other: the order of a numpy sum over an axis depends on how the block lies in memory.
-    with np.errstate(
-        over="ignore", invalid="ignore"
-    ):  # what is too large for float32 becomes infinite and is refused
+    with np.errstate(over="ignore", invalid="ignore"):  # what is too large for float32 becomes infinite and is refused
         mono = columns[:, 0].astype(np.float32)
         for channel in range(1, columns.shape[1]):
             mono += columns[:, channel].astype(np.float32)
@@ -227,15 +225,9 @@ def find_audio(path: str | Path) -> list[Path]:
     path = Path(path)
     if not path.is_dir():
         if not path.exists():
-            raise AudioError(
-                f"{path}: no such file or directory; expected audio files or directories of them"
-            )
+            raise AudioError(f"{path}: no such file or directory; expected audio files or directories of them")
         return [path]
-    found = [
-        item
-        for item in path.rglob("*")
-        if item.suffix.lower() in EXTENSIONS and not item.name.startswith(".")
-    ]
+    found = [item for item in path.rglob("*") if item.suffix.lower() in EXTENSIONS and not item.name.startswith(".")]
     if not found:
         raise AudioError(
             f"{path}: no audio files in this directory; expected .wav, .flac, .ogg, .opus, .mp3 or the like"
