@@ -1,0 +1,49 @@
+"""Changes to the features of a training utterance: gain and SpecAugment.
+
+Each draws from the generator it is given, one per utterance and epoch, so what an utterance becomes does not depend
+on the batch, the process or the run it is read in. Masks follow Park et al. 2019 (arXiv 1904.08779) without time
+warping; speed perturbation is applied to the samples, before features are cached (`data.py`).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..config import check
+
+DECIBEL = np.log(10) / 10
+"""One decibel in units of a natural-log power."""
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    gain_db: float = 6.0
+    """Largest change of loudness, either way."""
+    frequency_masks: int = 2
+    frequency_mask: int = 27
+    """Widest frequency mask, in mel bands."""
+    time_masks_per_s: float = 0.7
+    time_mask: int = 40
+    """Longest time mask, in frames of 10 ms."""
+
+    def __post_init__(self) -> None:
+        for name in ("gain_db", "frequency_masks", "frequency_mask", "time_masks_per_s", "time_mask"):
+            check(getattr(self, name) >= 0, f"augment.{name} is {getattr(self, name)}; expected 0 or more")
+
+
+def augment(features: np.ndarray, mean: np.ndarray, config: AugmentConfig, random: np.random.Generator) -> np.ndarray:
+    """A changed copy of (T, M) log-mel frames; masked parts become the (M,) mean of the corpus."""
+    num_frames, num_mels = features.shape
+    features = features + np.float32(random.uniform(-config.gain_db, config.gain_db) * DECIBEL)
+    for _ in range(config.frequency_masks):
+        start, width = _span(num_mels, config.frequency_mask, random)
+        features[:, start : start + width] = mean[start : start + width]
+    for _ in range(round(config.time_masks_per_s * num_frames / 100)):
+        start, width = _span(num_frames, config.time_mask, random)
+        features[start : start + width] = mean
+    return features
+
+
+def _span(size: int, widest: int, random: np.random.Generator) -> tuple[int, int]:
+    width = int(random.integers(0, min(widest, size) + 1))
+    return int(random.integers(0, size - width + 1)), width

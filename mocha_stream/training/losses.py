@@ -1,0 +1,104 @@
+"""The training losses, all summed over the batch; the trainer divides by the tokens of the whole batch.
+
+CTC is the second task of the encoder; the others act on the expected alignment of MoChA. Letters as in `streaming.py`.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+import torchaudio.functional
+from torch import Tensor
+
+from ..attention import Alignment
+from ..model import MochaModel
+from ..streaming import length_mask
+
+
+class Batch(NamedTuple):
+    features: Tensor  # (B, T, M)
+    feature_lengths: Tensor  # (B,)
+    tokens: Tensor  # (B, U), zeros after a row's end
+    token_lengths: Tensor  # (B,)
+
+
+class Losses(NamedTuple):
+    """Each a sum over the batch."""
+
+    token: Tensor  # cross-entropy of the decoder, smoothed
+    ctc: Tensor
+    quantity: Tensor  # expected stops too few or too many
+    synchrony: Tensor  # frames between the expected stops and those of CTC; 0 unless asked for
+
+
+class Diagnosis(NamedTuple):
+    """What the log shows beside the losses, summed over the batch."""
+
+    correct: Tensor  # tokens that the teacher-forced decoder gets right
+    mass: Tensor  # alpha, summed: tokens that find their stop
+    delay: Tensor  # frames that the expected stops come after those of CTC; 0 unless synchrony is computed
+
+
+def compute(
+    model: MochaModel, batch: Batch, chunk: int | None, noise: float, smoothing: float, synchronous: bool
+) -> tuple[Losses, Diagnosis, Alignment]:
+    """Everything from one pass over a batch of utterances."""
+    frames, lengths = model.encoder(batch.features, batch.feature_lengths, chunk)
+    ctc_log = model.ctc(frames).float().log_softmax(-1)
+    states = model.decoder(batch.tokens)
+    alignment = model.attention.expect(states, model.attention.remember(frames), lengths, noise)
+    logits = model.decoder.score(alignment.context[:, :-1], states[:, :-1]).float()
+
+    real = length_mask(batch.token_lengths, batch.tokens.shape[1])
+    token = F.cross_entropy(logits[real], batch.tokens[real], label_smoothing=smoothing, reduction="sum")
+    ctc = F.ctc_loss(
+        ctc_log.transpose(0, 1), batch.tokens, lengths, batch.token_lengths, reduction="sum", zero_infinity=True
+    )
+    quantity = quantity_loss(alignment.alpha, batch.token_lengths)
+    synchrony, delay = token.new_zeros(()), token.new_zeros(())
+    if synchronous:
+        synchrony, delay = synchrony_loss(alignment.alpha, ctc_log.detach(), batch.tokens, lengths, batch.token_lengths)
+    correct = (logits.detach()[real].argmax(-1) == batch.tokens[real]).sum()
+    mass = alignment.alpha.detach()[:, :-1][real].sum()
+    return Losses(token, ctc, quantity, synchrony), Diagnosis(correct, mass, delay.detach()), alignment
+
+
+def quantity_loss(alpha: Tensor, token_lengths: Tensor) -> Tensor:
+    """How far the expected number of stops is from the number of tokens, summed over the batch.
+
+    The walk of each token should stop somewhere, and that of the query after the last token nowhere, so that
+    silence costs no decoder step. (B, U + 1, S) alpha holds both.
+    """
+    mass = alpha.sum(-1)
+    at = torch.arange(alpha.shape[1], device=alpha.device)
+    missing = ((1 - mass) * (at < token_lengths[:, None])).sum()
+    return missing + (mass * (at == token_lengths[:, None])).sum()
+
+
+def synchrony_loss(
+    alpha: Tensor, ctc_log: Tensor, tokens: Tensor, lengths: Tensor, token_lengths: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Frames between the expected stop of each token and its last frame in the best CTC path: absolute, and signed.
+
+    CTC-synchronous training (Inaguma and Kawahara 2021, "Alignment knowledge distillation for online streaming
+    attention-based speech recognition", arXiv 2103.00422). Utterances that CTC cannot align are left out.
+    """
+    frames = torch.arange(alpha.shape[-1], device=alpha.device, dtype=alpha.dtype)
+    absolute, signed = alpha.new_zeros(()), alpha.new_zeros(())
+    for i, (size, num_tokens) in enumerate(zip(lengths.tolist(), token_lengths.tolist(), strict=True)):
+        stops = ctc_stops(ctc_log[i, :size], tokens[i, :num_tokens])
+        if stops is not None:
+            difference = alpha[i, :num_tokens] @ frames - alpha[i, :num_tokens].sum(-1) * stops
+            absolute, signed = absolute + difference.abs().sum(), signed + difference.sum()
+    return absolute, signed
+
+
+def ctc_stops(log_probabilities: Tensor, tokens: Tensor) -> Tensor | None:
+    """The last frame of each of (U,) tokens in the best CTC path over (S, V); None where no path exists."""
+    repeats = int((tokens[1:] == tokens[:-1]).sum())
+    if len(tokens) == 0 or len(tokens) + repeats > len(log_probabilities):
+        return None
+    path, _ = torchaudio.functional.forced_align(log_probabilities[None], tokens[None].int(), blank=0)
+    labels = path[0]
+    ends = (labels != 0) & (labels != F.pad(labels[1:], (0, 1)))
+    return ends.nonzero()[:, 0].to(log_probabilities.dtype)

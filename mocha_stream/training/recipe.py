@@ -1,0 +1,106 @@
+"""A recipe: everything that a training run depends on, read from one TOML file."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..config import ModelConfig, check, from_dict, read_toml, set_values
+from .augment import AugmentConfig
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    train: tuple[str, ...]
+    """Folders or manifests, from the recipe's folder."""
+    dev: str
+    cache: str
+    """Folder for computed features, about 58 MB an hour of audio and speed."""
+    speeds: tuple[float, ...] = (0.9, 1.0, 1.1)
+    """Each epoch hears each utterance at one of them."""
+    shortest_s: float = 0.3
+    longest_s: float = 24.0
+    join: float = 0.0
+    """Share of utterances that are followed by another one in the same example, as in a stream."""
+    dev_utterances: int = 200
+    """How many, evenly spread, are decoded after each epoch."""
+
+    def __post_init__(self) -> None:
+        check(len(self.train) > 0, "data.train is empty; expected one folder or manifest at least")
+        check(all(0.5 <= speed <= 2 for speed in self.speeds), f"data.speeds is {list(self.speeds)}; expected 0.5 to 2")
+        check(len(self.speeds) > 0, "data.speeds is empty; expected one speed at least, 1.0 for none changed")
+        check(0 <= self.join <= 1, f"data.join is {self.join}; it is a share, 0 to 1")
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    text: tuple[str, ...] = ()
+    """Files of text, a sentence a line, plain or .xz; without any, the training transcripts."""
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    ctc: float = 0.5
+    """Share of CTC; the decoder has the rest."""
+    label_smoothing: float = 0.1
+    quantity: float = 0.1
+    synchrony: float = 0.0
+    synchrony_from: float = 0.2
+    """Part of the run after which CTC is trusted to say where tokens end."""
+    noise: float = 1.0
+    """Standard deviation, on the stop energies."""
+
+    def __post_init__(self) -> None:
+        check(0 <= self.ctc <= 1, f"loss.ctc is {self.ctc}; it is a share, 0 to 1")
+        check(0 <= self.label_smoothing < 1, f"loss.label_smoothing is {self.label_smoothing}; expected 0 to below 1")
+        for name in ("quantity", "synchrony", "noise", "synchrony_from"):
+            check(getattr(self, name) >= 0, f"loss.{name} is {getattr(self, name)}; expected 0 or more")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    epochs: int = 60
+    batch_s: float = 140.0
+    """Seconds of audio in a batch, padding included, over all processes."""
+    learning_rate: float = 1.5e-3
+    warmup_steps: int = 500
+    weight_decay: float = 0.01
+    clip_norm: float = 5.0
+    average: int = 10
+    """Epochs at the end whose weights are averaged."""
+    checkpoint_steps: int = 250
+    picture_epochs: int = 5
+    bfloat16: bool = True
+    """Mixed precision; on CPUs worth it only where they have AMX or AVX512-BF16."""
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_s", "learning_rate", "clip_norm", "average", "checkpoint_steps"):
+            check(getattr(self, name) > 0, f"training.{name} is {getattr(self, name)}; expected more than 0")
+        check(self.warmup_steps >= 0, f"training.warmup_steps is {self.warmup_steps}; expected 0 or more")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    run: str
+    """Folder for checkpoints, logs and the finished model, from the recipe's folder."""
+    data: DataConfig
+    model: ModelConfig = field(default_factory=ModelConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    name: str = "mocha"
+    description: str = ""
+
+
+def read_recipe(path: Path, assignments: list[str]) -> Recipe:
+    """The recipe of a file, with `table.key=value` assignments on top.
+
+    Raises:
+        ConfigError: not a readable TOML file, an unknown or missing setting, or a value out of range.
+    """
+    values = set_values(read_toml(path), assignments)
+    for name in ("run", "data"):
+        check(name in values, f"{path}: setting {name!r} is missing")
+    for name in ("train", "dev", "cache"):
+        check(name in values["data"], f"{path}: data: setting {name!r} is missing")
+    return from_dict(Recipe, values, str(path))

@@ -1,0 +1,456 @@
+"""The training loop: `mocha-stream train RECIPE.toml`, alone or as several processes under `torchrun`.
+
+All chance is a function of the seed and the step or utterance, never of what ran before, so a run that resumes, or
+is shared among more processes, does what the undisturbed one does.
+"""
+
+import json
+import lzma
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import jiwer
+import numpy as np
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from tqdm import tqdm
+
+from ..config import ModelConfig, to_toml
+from ..corpus import normalise
+from ..errors import DataError
+from ..model import MochaModel
+from ..model_folder import save_model
+from ..search import GreedySearch, token_lists
+from ..tokenizer import Tokenizer
+from .augment import augment
+from .data import Example, feature_statistics, make_batches, pad, read_examples, share
+from .losses import Batch, Losses, compute
+from .recipe import Recipe, read_recipe
+
+PREVIEW_CHUNK = 8
+"""Encoder frames of a chunk when the dev set is decoded after an epoch."""
+
+
+def train(recipe_path: Path, resume: bool = False, assignments: tuple[str, ...] | list[str] = ()) -> Path:
+    """Trains as the recipe says and returns the folder of the finished model.
+
+    Raises:
+        ConfigError, DataError, AudioError: a recipe or corpus that cannot be used.
+    """
+    recipe = read_recipe(recipe_path, list(assignments))
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if on_gpu else torch.device("cpu")
+    if world > 1:
+        dist.init_process_group("nccl" if on_gpu else "gloo")
+    try:
+        return Trainer(recipe, recipe_path.parent, rank, world, device).run(resume)
+    finally:
+        if world > 1:
+            dist.destroy_process_group()
+
+
+class Trainer:
+    """One process of a training run."""
+
+    def __init__(self, recipe: Recipe, root: Path, rank: int, world: int, device: torch.device):
+        self.recipe, self.rank, self.world, self.device = recipe, rank, world, device
+        self.folder = root / recipe.run
+        self.folder.mkdir(parents=True, exist_ok=True)
+        data = recipe.data
+        corpora, cache = [root / name for name in data.train], root / data.cache
+        if rank > 0:
+            dist.barrier()  # the first process computes the features
+        features = recipe.model.features
+        examples = read_examples(corpora, features, data.speeds, cache, os.cpu_count() or 1)
+        dev = read_examples([root / data.dev], features, (1.0,), cache, os.cpu_count() or 1)
+        if rank == 0 and world > 1:
+            dist.barrier()
+        self.variants = _group(examples, data.shortest_s * 100, data.longest_s * 100)
+        self.dev = [dev[i] for i in np.linspace(0, len(dev) - 1, min(data.dev_utterances, len(dev))).astype(int)]
+        if not self.variants:
+            raise DataError(f"no utterance lasts {data.shortest_s} to {data.longest_s} s; check data.train and these bounds")
+        self.tokenizer = self._tokenizer([root / name for name in recipe.tokenizer.text])
+        self.targets = {text: self.tokenizer.encode(text) for group in self.variants for text in (group[0].text,)}
+
+        torch.manual_seed(recipe.training.seed)
+        self.model = MochaModel(ModelConfig(**{**vars(recipe.model), "vocab_size": len(self.tokenizer)})).to(device)
+        self.mean, deviation = self._statistics([group[0] for group in self.variants])
+        self.model.encoder.frontend.set_statistics(torch.from_numpy(self.mean), torch.from_numpy(deviation))
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(
+            self._parameter_groups(), lr=recipe.training.learning_rate, betas=(0.9, 0.98), fused=True
+        )
+        self.step, self.epoch, self.position = 0, 0, 0
+
+    # ------------------------------------------------------------ preparation
+
+    def _tokenizer(self, texts: list[Path]) -> Tokenizer:
+        path = self.folder / "tokenizer.model"
+        if self.rank == 0 and not path.exists():
+            lines = [group[0].text for group in self.variants]
+            if texts:
+                lines = [normalise(line) for text in texts for line in _read_lines(text)]
+            tokenizer = Tokenizer.train(lines, self.recipe.model.vocab_size)
+            _write_whole(path, tokenizer.serialized)
+        if self.world > 1:
+            dist.barrier()
+        return Tokenizer.load(path)
+
+    def _statistics(self, examples: list[Example]) -> tuple[np.ndarray, np.ndarray]:
+        """Feature statistics of at most 2000 utterances, evenly spread."""
+        chosen = np.linspace(0, len(examples) - 1, min(2000, len(examples))).astype(int)
+        return feature_statistics([examples[i] for i in chosen])
+
+    def _parameter_groups(self) -> list[dict]:
+        """Matrices decay, vectors do not."""
+        decay = self.recipe.training.weight_decay
+        return [
+            {"params": [p for p in self.parameters if p.dim() > 1], "weight_decay": decay},
+            {"params": [p for p in self.parameters if p.dim() <= 1], "weight_decay": 0.0},
+        ]
+
+    # ------------------------------------------------------------ the run
+
+    def run(self, resume: bool) -> Path:
+        training = self.recipe.training
+        if resume:
+            self._restore()
+        elif self.rank == 0:
+            (self.folder / "log.jsonl").unlink(missing_ok=True)
+            for old in [*self.folder.glob("checkpoint-*.pt"), *self.folder.glob("epoch-*.safetensors")]:
+                old.unlink()
+        if self.rank == 0:
+            (self.folder / "recipe.toml").write_text(to_toml(self.recipe), encoding="utf-8")
+            print(self._summary(), flush=True)
+        with _Log(self.folder, self.rank, self.step) as log:
+            while self.epoch < training.epochs:
+                self._run_epoch(log)
+                self.epoch, self.position = self.epoch + 1, 0
+                self._save_epoch()
+                log.epoch(self.epoch, self.step, self._decode_dev())
+                self._save_checkpoint()
+        return self._finish()
+
+    def _summary(self) -> str:
+        size = sum(p.numel() for p in self.parameters) / 1e6
+        hours = sum(group[0].num_frames for group in self.variants) / 360_000
+        return (
+            f"{size:.2f} M parameters, {len(self.variants)} utterances, {hours:.1f} h, {self.world} process(es) on "
+            f"{self.device.type}, from epoch {self.epoch} step {self.step}"
+        )
+
+    def _run_epoch(self, log: "_Log") -> None:
+        items = self._items(self.epoch)
+        lengths = np.array([sum(example.num_frames for example in item) for item in items])
+        batches = make_batches(
+            lengths, round(self.recipe.training.batch_s * 100), self.epoch, self.recipe.training.seed
+        )
+        batches = [batch for batch in batches if len(batch) >= self.world]
+        progress = tqdm(
+            range(self.position, len(batches)),
+            f"epoch {self.epoch + 1}",
+            total=len(batches),
+            initial=self.position,
+            disable=self.rank > 0,
+            mininterval=5.0,
+        )
+        for self.position in progress:
+            started = time.perf_counter()
+            batch = batches[self.position]
+            mine = [items[i] for i in share(batch, lengths, self.rank, self.world)]
+            num_tokens = sum(len(self._target(items[i])) for i in batch)
+            values = self._train_step(self._load(mine), num_tokens, (self.epoch + self.position / len(batches)))
+            values |= {
+                "step": self.step,
+                "epoch": self.epoch + 1,
+                "audio_s": round(float(lengths[batch].sum()) / 100, 2),
+                "seconds": round(time.perf_counter() - started, 3),
+            }
+            log.step(values)
+            progress.set_postfix(loss=f"{values['loss']:.3f}", refresh=False)
+            self.step += 1
+            if self.step % self.recipe.training.checkpoint_steps == 0 and self.position + 1 < len(batches):
+                self.position += 1
+                self._save_checkpoint()
+
+    def _items(self, epoch: int) -> list[list[Example]]:
+        """The epoch's examples: each utterance at one of its speeds, some followed by another one."""
+        data = self.recipe.data
+        random = np.random.default_rng((self.recipe.training.seed, epoch, 1))
+        chosen = [group[random.integers(len(group))] for group in self.variants]
+        items: list[list[Example]] = []
+        for i in random.permutation(len(chosen)):
+            joins = items and random.random() < data.join and len(items[-1]) == 1
+            if joins and (items[-1][0].num_frames + chosen[i].num_frames) <= data.longest_s * 100:
+                items[-1].append(chosen[i])
+            else:
+                items.append([chosen[i]])
+        return items
+
+    def _target(self, item: list[Example]) -> list[int]:
+        return [token for example in item for token in self.targets[example.text]]
+
+    def _load(self, items: list[list[Example]]) -> Batch:
+        """Reads and augments the features of this process's share of a batch."""
+        training = self.recipe.training
+        rows = []
+        for item in items:
+            random = np.random.default_rng((training.seed, self.epoch, *item[0].id.encode()))
+            features = np.concatenate([example.load() for example in item])
+            rows.append(augment(features, self.mean, self.recipe.augment, random))
+        features, lengths = pad(rows)
+        tokens, token_lengths = pad([np.array(self._target(item), np.int64) for item in items])
+        return Batch(*(torch.from_numpy(part).to(self.device) for part in (features, lengths, tokens, token_lengths)))
+
+    def _train_step(self, batch: Batch, num_tokens: int, progress: float) -> dict[str, float]:
+        """One update; returns what the log shows of it. `progress` counts epochs."""
+        loss, training = self.recipe.loss, self.recipe.training
+        torch.manual_seed(hash((training.seed, self.step, self.rank)) % 2**63)
+        chunks = [*self.recipe.model.encoder.chunks, None]
+        chunk = chunks[np.random.default_rng((training.seed, self.step)).integers(len(chunks))]
+        rate = self._learning_rate(progress)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+        self.model.train()
+        synchronous = loss.synchrony > 0 and progress >= loss.synchrony_from * training.epochs
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=training.bfloat16):
+            losses, diagnosis, _ = compute(self.model, batch, chunk, loss.noise, loss.label_smoothing, synchronous)
+        total = self._total(losses) / max(1, num_tokens)
+        self.optimizer.zero_grad()
+        total.backward()
+        sums = torch.stack([total.detach(), *(part.detach().float() for part in (*losses, *diagnosis))])
+        norm = self._share_gradients(sums)
+        torch.nn.utils.clip_grads_with_norm_(self.parameters, training.clip_norm, norm)
+        if bool(torch.isfinite(norm)):
+            self.optimizer.step()
+        value, token, ctc, quantity, synchrony, correct, mass, delay = (float(part) for part in sums)
+        n = max(1, num_tokens)
+        return {
+            "loss": value,
+            "token": token / n,
+            "ctc": ctc / n,
+            "quantity": quantity / n,
+            "synchrony": synchrony / n,
+            "accuracy": correct / n,
+            "mass": mass / n,
+            "delay": delay / n,
+            "gradient_norm": float(norm),
+            "learning_rate": rate,
+            "chunk": chunk or 0,
+        }
+
+    def _total(self, losses: Losses) -> Tensor:
+        weights = self.recipe.loss
+        return (
+            (1 - weights.ctc) * losses.token
+            + weights.ctc * losses.ctc
+            + weights.quantity * losses.quantity
+            + weights.synchrony * losses.synchrony
+        )
+
+    def _share_gradients(self, sums: Tensor) -> Tensor:
+        """Adds up gradients and `sums` over the processes; returns the norm of the whole gradient."""
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
+        if self.world > 1:
+            flat = torch.cat([sums, *(gradient.reshape(-1) for gradient in gradients)])
+            dist.all_reduce(flat)
+            sums.copy_(flat[: len(sums)])
+            pieces = flat[len(sums) :].split([p.numel() for p in self.parameters])
+            for parameter, piece in zip(self.parameters, pieces, strict=True):
+                parameter.grad = piece.view_as(parameter)
+            gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        return torch.nn.utils.get_total_norm(gradients)
+
+    def _learning_rate(self, progress: float) -> float:
+        """Linear warm-up, then a half cosine to zero at the end of the last epoch."""
+        training = self.recipe.training
+        warm = min(1.0, (self.step + 1) / max(1, training.warmup_steps))
+        return training.learning_rate * warm * 0.5 * (1 + np.cos(np.pi * min(1.0, progress / training.epochs)))
+
+    # ------------------------------------------------------------ after an epoch
+
+    @torch.no_grad()
+    def _decode_dev(self) -> dict[str, float]:
+        """Word error rates on the dev utterances, in percent: greedy MoChA and greedy CTC, in chunks and whole."""
+        self.model.eval()
+        result = {}
+        mine = sorted(self.dev[self.rank :: self.world], key=lambda example: example.num_frames)
+        for name, chunk in (("chunks", PREVIEW_CHUNK), ("whole", None)):
+            errors = torch.zeros(3)
+            for start in range(0, len(mine), 16):
+                errors += self._decode(mine[start : start + 16], chunk)
+            if self.world > 1:
+                dist.all_reduce(errors)
+            result[f"wer_{name}"], result[f"wer_ctc_{name}"] = (errors[:2] / errors[2] * 100).tolist()
+        return {key: round(value, 2) for key, value in result.items()}
+
+    def _decode(self, examples: list[Example], chunk: int | None) -> Tensor:
+        """Word errors of MoChA and of CTC, and words, in one batch."""
+        features, lengths = pad([example.load() for example in examples])
+        x, sizes = torch.from_numpy(features).to(self.device), torch.from_numpy(lengths).to(self.device)
+        frames, sizes = self.model.encoder(x, sizes, chunk)
+        search = GreedySearch(self.model)
+        tokens, _ = search.step(frames, search.initial_state(len(frames)), sizes)
+        best = self.model.ctc(frames).argmax(-1)
+        errors = torch.zeros(3)
+        for i, found in enumerate(token_lists(tokens, len(frames))):
+            labels = torch.unique_consecutive(best[i, : sizes[i]])
+            hypotheses = self.tokenizer.decode(found), self.tokenizer.decode(labels[labels != 0].tolist())
+            for k, hypothesis in enumerate(hypotheses):
+                measured = jiwer.process_words(examples[i].text, hypothesis)
+                errors[k] += measured.substitutions + measured.deletions + measured.insertions
+            errors[2] += len(examples[i].text.split())
+        return errors
+
+    # ------------------------------------------------------------ checkpoints
+
+    def _save_checkpoint(self) -> None:
+        """Everything needed to go on exactly; the two newest are kept."""
+        if self.rank > 0:
+            return
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "epoch": self.epoch,
+            "position": self.position,
+        }
+        path = self.folder / f"checkpoint-{self.step:08d}.pt"
+        part = path.with_suffix(".part")
+        with part.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(path)
+        for old in sorted(self.folder.glob("checkpoint-*.pt"))[:-2]:
+            old.unlink()
+
+    def _restore(self) -> None:
+        """Goes on from the newest checkpoint. Raises DataError where there is none."""
+        checkpoints = sorted(self.folder.glob("checkpoint-*.pt"))
+        if not checkpoints:
+            raise DataError(f"{self.folder}: holds no checkpoint to resume from; start without --resume")
+        state = torch.load(checkpoints[-1], map_location=self.device, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.epoch, self.position = state["step"], state["epoch"], state["position"]
+
+    def _save_epoch(self) -> None:
+        if self.rank > 0:
+            return
+        path = self.folder / f"epoch-{self.epoch:04d}.safetensors"
+        save_file({name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}, path)
+        for old in sorted(self.folder.glob("epoch-*.safetensors"))[: -self.recipe.training.average]:
+            old.unlink()
+
+    def _finish(self) -> Path:
+        """Averages the last epochs and writes the model folder."""
+        folder = self.folder / "model"
+        if self.world > 1:
+            dist.barrier()
+        averaged = average_weights(sorted(self.folder.glob("epoch-*.safetensors")))
+        self.model.load_state_dict(averaged)
+        wer = self._decode_dev()
+        if self.rank == 0:
+            save_model(self.model, self.tokenizer, folder, self._card(wer), torch.float16)
+            print(f"{folder}: {self.epoch} epochs, {wer}", flush=True)
+        return folder
+
+    def _card(self, wer: dict[str, float]) -> str:
+        recipe = self.recipe
+        hours = sum(group[0].num_frames for group in self.variants) / 360_000
+        measured = ", ".join(f"{name} {value}" for name, value in wer.items())
+        return (
+            f"# {recipe.name}\n\n{recipe.description}\n\nTrained for {self.epoch} epochs of {hours:.1f} h "
+            f"({self.step} updates). Word error rate on {len(self.dev)} dev utterances, percent: {measured}.\n"
+        )
+
+
+def average_weights(paths: list[Path]) -> dict[str, Tensor]:
+    """The mean of the weights in several files."""
+    total: dict[str, Tensor] = {}
+    for path in paths:
+        for name, tensor in load_file(path).items():
+            total[name] = total.get(name, torch.zeros_like(tensor, dtype=torch.float64)) + tensor.double() / len(paths)
+    return {name: tensor.float() for name, tensor in total.items()}
+
+
+def _group(examples: list[Example], shortest: float, longest: float) -> list[list[Example]]:
+    """The speeds of each utterance together, in the order of their ids; those out of bounds are left out."""
+    groups: dict[str, list[Example]] = {}
+    for example in examples:
+        if shortest <= example.num_frames <= longest and example.text:
+            groups.setdefault(example.id, []).append(example)
+    return [groups[name] for name in sorted(groups)]
+
+
+def _read_lines(path: Path) -> Iterator[str]:
+    opener = lzma.open if path.suffix == ".xz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            yield from file
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); expected a text file, plain or .xz") from None
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(content)
+    part.rename(path)
+
+
+class _Log:
+    """One JSON line a step in `log.jsonl`, one an epoch in `epochs.jsonl`, and scalars for TensorBoard."""
+
+    def __init__(self, folder: Path, rank: int, step: int):
+        self.folder, self.enabled, self.first_step = folder, rank == 0, step
+        self.writer = None
+
+    def __enter__(self) -> "_Log":
+        if self.enabled:
+            path = self.folder / "log.jsonl"
+            kept = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+            kept = [line for line in kept if json.loads(line)["step"] < self.first_step]
+            path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+            self.file = path.open("a", encoding="utf-8", buffering=1)
+            self.writer = _tensorboard(self.folder)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.enabled:
+            self.file.close()
+        if self.writer is not None:
+            self.writer.close()
+
+    def step(self, values: dict[str, float]) -> None:
+        if not self.enabled:
+            return
+        self.file.write(json.dumps(values) + "\n")
+        if self.writer is not None:
+            for name, value in values.items():
+                self.writer.add_scalar(f"train/{name}", value, int(values["step"]))
+
+    def epoch(self, epoch: int, step: int, wer: dict[str, float]) -> None:
+        if not self.enabled:
+            return
+        with (self.folder / "epochs.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"epoch": epoch, "step": step, **wer}) + "\n")
+        print(f"epoch {epoch}: {wer}", flush=True)
+        if self.writer is not None:
+            for name, value in wer.items():
+                self.writer.add_scalar(f"dev/{name}", value, step)
+
+
+def _tensorboard(folder: Path):
+    """A writer of TensorBoard events, or None where the package is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder / "tensorboard"))
