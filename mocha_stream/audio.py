@@ -101,7 +101,7 @@ class MonoStream:
             raise AudioError(f"{place} is {samples[first]}; expected finite numbers in [-1, 1]")
         if largest > _MAX_FLOAT:
             raise AudioError(
-                f"floating-point samples reach {largest:g}; expected [-1, 1]; pass 16-bit samples as int16 or divide by 32768"
+                f"floating-point samples reach {largest:g}; expected [-1, 1]; pass 16-bit ones as int16, or over 32768"
             )
 
 
@@ -128,7 +128,7 @@ def _to_mono(block: np.ndarray) -> np.ndarray:
 
 
 class _Reader(soundfile.SoundFile):
-    """A file that is only read onwards: soundfile seeks after each read, which fails where a FLAC's length is unknown."""
+    """A file that is only read onwards: soundfile seeks after reading, which fails in a FLAC of unknown length."""
 
     def seekable(self) -> bool:
         return False

@@ -1,0 +1,334 @@
+"""The `mocha-stream` command. Imports here are cheap: torch loads only once a command needs the model.
+
+Exit codes: 0; 1 when some files of several failed; 2 for a mistake of the user, told in one line; 130 for Ctrl-C.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from . import __version__
+from .errors import AudioError, ConfigError, DataError, MochaError
+from .transcript import Event, Final, Overflow, Word, as_json
+from .writers import FORMATS
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .recognizer import Recognizer
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command, given the words after `mocha-stream` (default: those of this process); returns its exit code."""
+    try:
+        options = _parser().parse_args(arguments)
+        code: int = options.run(options)
+        sys.stdout.flush()
+        return code
+    except MochaError as error:
+        _complain(error)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails again
+        return 0
+
+
+def transcribe(options: argparse.Namespace) -> int:
+    """Each file on its own: one that cannot be used is reported, and the others go on."""
+    failed = 0
+    files: list[tuple[Path, Path]] = []  # each with its place in the output directory, without ending
+    for given in options.files:
+        try:
+            files += _inputs(given)
+        except AudioError as error:
+            _complain(error)
+            failed += 1
+    if not files:
+        return 2
+    if options.output_dir is None and options.format in ("srt", "vtt") and len(files) > 1:
+        raise ConfigError(f"{options.format} of {len(files)} recordings is no one file; name an --output-dir")
+    targets = _targets(files, options.output_dir, options.format) if options.output_dir else {}
+
+    recognizer = _load(options.model, options.latency_ms)
+    num_done = 0
+    for path, _ in files:
+        try:
+            transcript = recognizer.transcribe(path, latency_ms=options.latency_ms)
+        except AudioError as error:
+            _complain(_about(path, error))
+            failed += 1
+            continue
+        if targets:
+            _write(targets[path], FORMATS[options.format](path, transcript))
+        else:
+            name = "tsv" if options.format == "txt" else options.format
+            sys.stdout.write(FORMATS[name](path, transcript))
+            sys.stdout.flush()
+        num_done += 1
+    return 0 if not failed else 1 if num_done else 2
+
+
+def stream(options: argparse.Namespace) -> int:
+    """Hears a file, or raw samples from standard input, as a microphone would give them."""
+    from .audio import check_sample_rate, read_blocks
+
+    if options.file == "-":
+        rate = options.sample_rate or 16_000
+        check_sample_rate(rate)
+        blocks = _raw_blocks(rate, options.block_ms / 1000)
+    elif options.sample_rate:
+        raise ConfigError("--sample-rate tells the rate of raw samples on standard input; a file says its own")
+    else:
+        blocks = read_blocks(options.file, options.block_ms / 1000)
+        blocks = chain([next(blocks)], blocks)  # a bad file is told before the model is loaded
+
+    session = _load(options.model, options.latency_ms).session(latency_ms=options.latency_ms)
+    printer = EventPrinter(options.jsonl)
+    try:
+        for block, rate in _paced(blocks) if options.realtime else blocks:
+            printer.show(session.feed(block, sample_rate=rate))
+    except AudioError as error:
+        printer.show(session.finish())
+        raise _about(options.file, error) from None
+    printer.show(session.finish())
+    return 0
+
+
+def live(options: argparse.Namespace) -> int:
+    """The microphone to text, until Ctrl-C."""
+    from .microphone import run_live
+
+    def load() -> "Recognizer":
+        return _load(options.model, options.latency_ms)
+
+    run_live(load, options.latency_ms, options.device, options.save, EventPrinter(options.jsonl).show)
+    return 0
+
+
+def devices(options: argparse.Namespace) -> int:
+    from .microphone import list_devices
+
+    print(list_devices())
+    return 0
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    if not options.data.exists():
+        raise DataError(f"{options.data}: does not exist; expected a folder in LibriSpeech's layout or a manifest")
+    from .evaluate import evaluate
+
+    recognizer = _load(options.model, options.latency_ms)
+    report = evaluate(recognizer, options.data, options.streaming, options.latency_ms, options.limit)
+    print(report.to_text())
+    if options.json:
+        _write(options.json, report.to_json())
+    return 0
+
+
+def train(options: argparse.Namespace) -> int:
+    from .config import read_toml, set_values
+
+    set_values(read_toml(options.recipe), options.set)  # a mistake in them is told before torch is loaded
+    from .training.trainer import train
+
+    train(options.recipe, options.resume, options.set)
+    return 0
+
+
+def info(options: argparse.Namespace) -> int:
+    from .recognizer import Recognizer
+
+    print(Recognizer.load(options.model).card())
+    return 0
+
+
+class EventPrinter:
+    """Prints events as they come: as JSON lines, or as text that only grows, an utterance a line."""
+
+    def __init__(self, jsonl: bool):
+        self.jsonl = jsonl
+        self.num_shown = 0
+        """Words of the utterance that is being spoken."""
+
+    def show(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if self.jsonl:
+                print(json.dumps(as_json(event), ensure_ascii=False), flush=True)
+            elif isinstance(event, Overflow):
+                _complain(f"{event.lost_s:.2f} s of sound were lost at {event.at_s:.2f} s; this machine is too slow")
+            elif isinstance(event, Final):
+                self._append(event.words)
+                if self.num_shown:
+                    print(flush=True)
+                self.num_shown = 0
+            else:
+                self._append(event.words[: event.num_committed])
+
+    def _append(self, words: tuple[Word, ...]) -> None:
+        for word in words[self.num_shown :]:
+            print(" " if self.num_shown else "", word.word, sep="", end="", flush=True)
+            self.num_shown += 1
+
+
+def _load(model: Path | None, latency_ms: int | None) -> "Recognizer":
+    from .recognizer import Recognizer
+
+    return Recognizer.load(model, latency_ms=latency_ms)
+
+
+def _complain(message: object) -> None:
+    print(f"mocha-stream: {message}", file=sys.stderr, flush=True)
+
+
+def _about(path: str | Path, error: AudioError) -> AudioError:
+    """The error with the path in front, unless it says it already."""
+    return error if str(error).startswith(f"{path}: ") else AudioError(f"{path}: {error}")
+
+
+def _inputs(given: Path) -> list[tuple[Path, Path]]:
+    """The recordings that an argument names, each with its place in an output directory, without ending."""
+    from .audio import find_audio
+
+    top = given if given.is_dir() else given.parent
+    return [(path, path.relative_to(top).with_suffix("")) for path in find_audio(given)]
+
+
+def _targets(files: list[tuple[Path, Path]], directory: Path, ending: str) -> dict[Path, Path]:
+    """The file to write for each recording."""
+    sources: dict[Path, Path] = {}
+    for path, place in files:
+        target = directory / place.with_name(f"{place.name}.{ending}")
+        if sources.setdefault(target, path) != path:
+            raise ConfigError(f"{sources[target]} and {path} would both be written to {target}; transcribe them apart")
+    return {path: target for target, path in sources.items()}
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a whole file or none: under a temporary name beside it first."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise MochaError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
+
+
+def _raw_blocks(sample_rate: int, block_s: float) -> Iterator[tuple["np.ndarray", int]]:
+    """Standard input as (n,) int16 blocks with their rate; half a sample at its end is dropped."""
+    import numpy as np
+
+    num_bytes = 2 * max(1, round(sample_rate * block_s))
+    num_read = 0
+    while data := sys.stdin.buffer.read(num_bytes):
+        num_read += len(data)
+        yield np.frombuffer(data, "<i2", count=len(data) // 2), sample_rate
+    if num_read < 2:
+        raise AudioError("holds no samples; expected raw 16-bit mono samples on standard input")
+
+
+def _paced(blocks: Iterable[tuple["np.ndarray", int]]) -> Iterator[tuple["np.ndarray", int]]:
+    """The blocks, each once a microphone would have heard the whole of it."""
+    due = time.monotonic()
+    for block, rate in blocks:
+        due += len(block) / rate
+        time.sleep(max(0.0, due - time.monotonic()))
+        yield block, rate
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells a mistake in one line, like any other."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="mocha-stream", description="Streaming speech to text, on your own machine.")
+    parser.add_argument("--version", action="version", version=f"mocha-stream {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    model = _Parser(add_help=False)
+    model.add_argument(
+        "--model", type=Path, metavar="DIR", help="model folder (default: the English model that comes along)"
+    )
+    whole, live_latency = _Parser(add_help=False), _Parser(add_help=False)
+    for parent, latency_ms, default in ((whole, None, "the whole recording"), (live_latency, 640, "640")):
+        parent.add_argument(
+            "--latency-ms",
+            type=_positive,
+            default=latency_ms,
+            metavar="N",
+            help=f"sound that the encoder waits for (default: {default}); `info` lists what the model was trained for",
+        )
+    jsonl = _Parser(add_help=False)
+    jsonl.add_argument("--jsonl", action="store_true", help="print one event a line, as JSON")
+
+    command = commands.add_parser("transcribe", parents=[model, whole], help="recordings to text")
+    command.add_argument("files", nargs="+", type=Path, metavar="FILE", help="audio files, or directories of them")
+    command.add_argument(
+        "--format", choices=FORMATS, default="txt", help="default: %(default)s; on the screen, path<TAB>text"
+    )
+    command.add_argument(
+        "--output-dir", type=Path, metavar="DIR", help="write one file per recording instead of printing"
+    )
+    command.set_defaults(run=transcribe)
+
+    command = commands.add_parser(
+        "live", parents=[model, live_latency, jsonl], help="the microphone to text, until Ctrl-C"
+    )
+    command.add_argument("--device", metavar="D", help="number or name of an input device; `devices` lists them")
+    command.add_argument("--save", type=Path, metavar="FILE.wav", help="keep what was heard")
+    command.set_defaults(run=live)
+
+    command = commands.add_parser("devices", help="list the input devices with their native rates")
+    command.set_defaults(run=devices)
+
+    command = commands.add_parser(
+        "stream", parents=[model, live_latency, jsonl], help="a file, heard as a microphone would"
+    )
+    command.add_argument("file", metavar="FILE", help="audio file, or - for raw 16-bit mono samples on standard input")
+    command.add_argument(
+        "--block-ms", type=_positive, default=100, metavar="N", help="length of a block (default: %(default)s)"
+    )
+    command.add_argument("--realtime", action="store_true", help="no faster than it was spoken")
+    command.add_argument("--sample-rate", type=_positive, metavar="HZ", help="of standard input (default: 16000)")
+    command.set_defaults(run=stream)
+
+    command = commands.add_parser(
+        "evaluate", parents=[model, whole], help="word error rate, speed and delay on a corpus"
+    )
+    command.add_argument("data", type=Path, metavar="DATA", help="folder in LibriSpeech's layout, or a manifest")
+    command.add_argument("--streaming", action="store_true", help="hear block by block instead of whole recordings")
+    command.add_argument("--limit", type=_positive, metavar="N", help="only the first N utterances")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    command.set_defaults(run=evaluate)
+
+    command = commands.add_parser("train", help="train a model; under torchrun on several processes")
+    command.add_argument("recipe", type=Path, metavar="RECIPE.toml", help="settings of the model, data and training")
+    command.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    command.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="other values, as training.epochs=10"
+    )
+    command.set_defaults(run=train)
+
+    command = commands.add_parser("info", parents=[model], help="what the model is, its latencies and error rates")
+    command.set_defaults(run=info)
+    return parser
