@@ -41,9 +41,16 @@ class BiLSTM(nn.Module):
         for depth, (ahead, back) in enumerate(zip(self.ahead, self.back, strict=True)):
             if depth:
                 x = self.dropout(x)
-            reverse = reverse_valid(back(reverse_valid(x, lengths))[0], lengths)
-            x = torch.cat([ahead(x)[0], reverse], dim=-1).masked_fill(~valid, 0)
+            reverse = reverse_valid(_run(back, reverse_valid(x, lengths)), lengths)
+            x = torch.cat([_run(ahead, x), reverse], dim=-1).masked_fill(~valid, 0)
         return x
+
+
+def _run(lstm: nn.Module, x: Tensor) -> Tensor:
+    if x.device.type == "cpu":  # it has no LSTM in half precision, so autocast may not ask for one
+        with torch.autocast("cpu", enabled=False):
+            return lstm(x.to(next(lstm.parameters()).dtype))[0]
+    return lstm(x)[0]
 
 
 def reverse_valid(x: Tensor, lengths: Tensor) -> Tensor:

@@ -65,11 +65,11 @@ class CharEmbeddingRNN(nn.Module):
     def forward(self, x: Tensor, lens: WordLengths) -> Tensor:
         """`lens`: characters of each word, (N, S) or one row a sentence; 0 or left out: no such word."""
         lengths = _word_lengths(lens, x).flatten()
+        x = functional.pad(x, (0, max(0, 1 - x.shape[2])))
         valid = length_mask(lengths, x.shape[2])
         characters = x.flatten(0, 1).masked_fill(~valid, self.pad_idx)
         states = self.lstm(self.embedding(characters), lengths)  # (N * S, C, 2 * hidden), 0 behind the end
-        vectors = self._pool(states, lengths[:, None]) if x.shape[2] else states.sum(1)
-        vectors = vectors.masked_fill((lengths == 0)[:, None], 0)
+        vectors = self._pool(states, lengths[:, None]).masked_fill((lengths == 0)[:, None], 0)
         return vectors.reshape(*x.shape[:2], self.embedding.embedding_dim)
 
     def _pool(self, states: Tensor, lengths: Tensor) -> Tensor:
@@ -164,6 +164,6 @@ def _word_lengths(lens: WordLengths, x: Tensor) -> Tensor:
     """Lengths in any accepted form as a padded (N, S) tensor beside x (N, S, C)."""
     if not isinstance(lens, Tensor):
         rows = [torch.as_tensor(row, dtype=torch.long, device=x.device) for row in lens]
-        lens = nn.utils.rnn.pad_sequence(rows, batch_first=True) if rows else x.new_zeros(0, 0)
-    lens = lens.to(x.device)
+        lens = nn.utils.rnn.pad_sequence(rows, batch_first=True) if rows else torch.zeros(0, 0)
+    lens = lens.to(x.device, torch.long)
     return functional.pad(lens, (0, x.shape[1] - lens.shape[1])).clamp(0, x.shape[2])
