@@ -3,6 +3,8 @@
 Files are read by libsndfile and resampled by soxr, which gives bit for bit the same samples however they are cut.
 """
 
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,12 +147,13 @@ def read_blocks(path: str | Path, block_s: float) -> Iterator[tuple[np.ndarray, 
     """
     try:
         with open(path, "rb", buffering=0) as file:
-            if Path(path).is_file() and Path(path).stat().st_size == 0:
+            status = os.fstat(file.fileno())
+            if stat.S_ISREG(status.st_mode) and status.st_size == 0:
                 raise AudioError(f"{path}: is empty (0 bytes); expected an audio file")
             with _Reader(file.fileno(), closefd=False) as sound:
                 yield from _blocks(path, sound, block_s)
     except OSError as error:
-        raise AudioError(f"{path}: cannot be read ({error.strerror}); expected an audio file") from None
+        raise _unreadable(path, error) from None
     except soundfile.LibsndfileError as error:
         reason = _reason(error)
         raise AudioError(
@@ -220,16 +223,25 @@ def find_audio(path: str | Path) -> list[Path]:
     """The audio files of a directory and all below it, sorted; or, of a file, just that file.
 
     Raises:
-        AudioError: no such path, or a directory without audio.
+        AudioError: no such path, a directory without audio, or one that cannot be read.
     """
-    path = Path(path)
-    if not path.is_dir():
-        if not path.exists():
-            raise AudioError(f"{path}: no such file or directory; expected audio files or directories of them")
-        return [path]
-    found = [item for item in path.rglob("*") if item.suffix.lower() in EXTENSIONS and not item.name.startswith(".")]
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    path, found = Path(path), []
+    try:
+        if not stat.S_ISDIR(path.stat().st_mode):
+            return [path]
+        for folder, _, names in os.walk(path, onerror=refuse):
+            found += [Path(folder, name) for name in names if not name.startswith(".")]
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    found = sorted(item for item in found if item.suffix.lower() in EXTENSIONS)
     if not found:
-        raise AudioError(
-            f"{path}: no audio files in this directory; expected .wav, .flac, .ogg, .opus, .mp3 or the like"
-        )
-    return sorted(item for item in found if item.is_file())
+        raise AudioError(f"{path}: no audio files in this directory; expected .wav, .flac, .opus, .mp3 or the like")
+    return found
+
+
+def _unreadable(path: str | Path, error: OSError) -> AudioError:
+    return AudioError(f"{path}: cannot be read ({error.strerror}); expected audio files or directories of them")

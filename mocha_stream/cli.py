@@ -197,8 +197,9 @@ def _inputs(given: Path) -> list[tuple[Path, Path]]:
     """The recordings that an argument names, each with its place in an output directory, without ending."""
     from .audio import find_audio
 
-    top = given if given.is_dir() else given.parent
-    return [(path, path.relative_to(top).with_suffix("")) for path in find_audio(given)]
+    found = find_audio(given)
+    top = given.parent if found == [given] else given
+    return [(path, path.relative_to(top).with_suffix("")) for path in found]
 
 
 def _targets(files: list[tuple[Path, Path]], directory: Path, ending: str) -> dict[Path, Path]:

@@ -60,7 +60,7 @@ def one_kilohertz(folder: Path) -> Path:
 
 
 BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "missing file": (missing, "o such file"),
+    "missing file": (missing, "No such file"),
     "directory without audio": (silent_directory, "no audio files"),
     "empty file": (empty, "is empty (0 bytes)"),
     "zero-length audio": (no_samples, "holds no samples"),
@@ -83,4 +83,4 @@ def unreadable(path: Path) -> Iterator[None]:
     finally:
         if os.getuid() == 0:
             os.seteuid(0)
-        path.chmod(0o600)
+        path.chmod(0o700)

@@ -1,7 +1,9 @@
 """Sound from files and blocks: the cutting law, kinds and rates, and everything a file may do wrong."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -223,11 +225,26 @@ def test_a_directory_is_no_recording(tmp_path):
         read_audio(tmp_path)
 
 
-def test_unreadable_file(tmp_path):
-    path = tmp_path / "secret.wav"
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users may enter, which those of pytest are not."""
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_unreadable_file(open_folder):
+    path = open_folder / "secret.wav"
     soundfile.write(path, tone(), RATE)
     with unreadable(path), pytest.raises(AudioError, match="Permission denied"):
         read_audio(path)
+
+
+def test_unreadable_directory_is_told_and_not_skipped(open_folder):
+    (open_folder / "secret").mkdir()
+    soundfile.write(open_folder / "a.wav", tone(), RATE)
+    with unreadable(open_folder / "secret"), pytest.raises(AudioError, match="Permission denied"):
+        find_audio(open_folder)
 
 
 def test_damage_says_how_much_was_whole(tmp_path):
