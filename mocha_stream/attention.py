@@ -4,7 +4,6 @@ Monotonic attention is from Raffel et al. 2017 (arXiv 1704.00784), the chunkwise
 (arXiv 1712.05382). Letters as in `streaming.py`; E is the width of encoder frames, Q that of decoder states.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -254,17 +253,10 @@ class Mocha(nn.Module):
             memory: of S frames, (B,) `lengths` of them valid
             noise: standard deviation of the Gaussian noise on the stop energies, which teaches them to be decided
         """
-        with torch.autocast(states.device.type, enabled=False):
-            stop = self.stop_energy(*_full(self.stop_energy.query, states, memory.stop_keys))
-            chunk = self.chunk_energy(*_full(self.chunk_energy.query, states, memory.chunk_keys))
-            if noise > 0:
-                stop = stop + noise * torch.randn_like(stop)
-            alpha = soft_monotonic(stop, lengths)
-            beta = soft_chunkwise(alpha, chunk, self.window)
-            return Alignment(beta @ memory.frames.to(beta.dtype), alpha, beta)
-
-
-def _full(query: Callable[[Tensor], Tensor], states: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Projected states and keys in the precision of the weights, whatever autocast made of them."""
-    weight = next(query.parameters())  # type: ignore[attr-defined]
-    return query(states.to(weight.dtype)), keys.to(weight.dtype)
+        stop = self.stop_energy(self.stop_energy.query(states), memory.stop_keys)
+        chunk = self.chunk_energy(self.chunk_energy.query(states), memory.chunk_keys)
+        if noise > 0:
+            stop = stop + noise * torch.randn_like(stop)
+        alpha = soft_monotonic(stop, lengths)
+        beta = soft_chunkwise(alpha, chunk, self.window)
+        return Alignment(beta.to(memory.frames.dtype) @ memory.frames, alpha, beta)

@@ -46,7 +46,7 @@ class HighwayLayer(nn.Module):
         return output.gather(1, index.expand(-1, -1, output.shape[2]))
 
     def combine(self, x: Tensor, normed: Tensor, ahead: Tensor, back: Tensor) -> Tensor:
-        update = self.project(self.dropout(torch.cat([ahead, back], -1)))
+        update = self.dropout(self.project(torch.cat([ahead, back], -1)))
         return x + torch.sigmoid(self.gate(normed)) * update
 
     def forward(self, x: Tensor, lengths: Tensor, chunk: int | None) -> Tensor:
@@ -79,7 +79,7 @@ class HighwayBiLSTM(nn.Module):
         hidden: cells of each LSTM
         num_layers: highway layers
         lookahead: frames after its chunk that a chunk also hears, in every layer
-        dropout: of the LSTM outputs, in training
+        dropout: of each layer's update, in training
 
     The forward LSTMs carry their state for ever; the backward LSTMs hear the chunk and its look ahead. `chunk` is
     given with each call, so one set of weights serves every latency; None is one chunk as long as the sequence.
