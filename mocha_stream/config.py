@@ -76,6 +76,15 @@ class EncoderConfig:
             check(getattr(self, name) >= 1, f"encoder.{name} is {getattr(self, name)}; expected 1 or more")
         check(self.lookahead >= 0, f"encoder.lookahead is {self.lookahead}; it counts frames, so it is 0 or more")
         check(0 <= self.dropout < 1, f"encoder.dropout is {self.dropout}; expected 0 <= dropout < 1")
+        if self.kind == "star_transformer":
+            check(
+                self.width % self.num_heads == 0,
+                f"encoder.width is {self.width} and encoder.num_heads {self.num_heads}; the heads divide the width",
+            )
+            check(
+                self.lookahead == 0,
+                f"encoder.lookahead is {self.lookahead}; the star_transformer has none, set it to 0",
+            )
         check(
             len(self.chunks) > 0 and all(chunk >= 1 for chunk in self.chunks),
             f"encoder.chunks is {list(self.chunks)}; expected at least one, each counting 1 frame or more",

@@ -1,6 +1,6 @@
 """The whole network: front end, encoder, attention, decoder and the CTC head that trains beside them."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -9,15 +9,25 @@ from .attention import Mocha
 from .config import EncoderConfig, ModelConfig
 from .decoder import Decoder
 from .encoders.frontend import Frontend, FrontendState
-from .encoders.highway_bilstm import HighwayBiLSTM, HighwayBiLSTMState
+from .encoders.highway_bilstm import HighwayBiLSTM
+from .encoders.star_transformer import StreamingStarTransformer
 
 
 class EncoderState(NamedTuple):
     frontend: FrontendState
-    context: HighwayBiLSTMState
+    context: Any  # of the streaming encoder, HighwayBiLSTMState or StreamingStarTransformerState
 
 
-def build_encoder(config: EncoderConfig) -> HighwayBiLSTM:
+def build_encoder(config: EncoderConfig) -> HighwayBiLSTM | StreamingStarTransformer:
+    """The streaming encoder that `encoder.kind` names."""
+    if config.kind == "star_transformer":
+        return StreamingStarTransformer(
+            config.width,
+            config.num_layers,
+            config.num_heads,
+            relay_memory=config.relay_memory,
+            dropout=config.dropout,
+        )
     return HighwayBiLSTM(config.width, config.hidden, config.num_layers, config.lookahead, config.dropout)
 
 
@@ -48,7 +58,7 @@ class Encoder(nn.Module):
         """The frames that were waiting for more audio."""
         last = self.frontend.finish(state.frontend)
         frames, context = self.context.step(last, state.context, chunk)
-        return torch.cat([frames, self.context.finish(context, chunk)], 1)
+        return torch.cat([frames, self.context.finish(context, chunk)], 1)  # type: ignore[arg-type]
 
 
 class MochaModel(nn.Module):

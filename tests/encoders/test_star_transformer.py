@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from mocha_stream.config import EncoderConfig, ModelConfig
 from mocha_stream.encoders.star_transformer import StarTransformer, StreamingStarTransformer
 from mocha_stream.errors import ConfigError
+from mocha_stream.model import MochaModel
 from mocha_stream.streaming import map_state, select
 
 WIDTH = 8
@@ -33,7 +35,11 @@ def prefix_mask(lengths: list[int], size: int) -> torch.Tensor:
 
 
 @settings(deadline=None, max_examples=25)
-@given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4), extra=st.integers(0, 3), max_len=st.sampled_from([None, 9]))
+@given(
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4),
+    extra=st.integers(0, 3),
+    max_len=st.sampled_from([None, 9]),
+)
 def test_defect_6_1_and_6_2_valid_nodes_do_not_depend_on_padding(lengths, extra, max_len):
     layer, size = published(max_len), max(1, *lengths) + extra
     data = torch.randn(len(lengths), size, WIDTH)
@@ -192,7 +198,9 @@ def test_every_parameter_learns_and_long_sequences_need_linear_memory():
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             result = func(*args, **(kwargs or {}))
-            made.extend(part.numel() for part in torch.utils._pytree.tree_leaves(result) if isinstance(part, torch.Tensor))
+            made.extend(
+                part.numel() for part in torch.utils._pytree.tree_leaves(result) if isinstance(part, torch.Tensor)
+            )
             return result
 
     with Watch():
@@ -244,3 +252,27 @@ def test_sizes_that_do_not_fit_are_refused(changes, message):
         StreamingStarTransformer(**{"width": 8, "num_layers": 2, "num_heads": 2, "relay_memory": 4} | changes)
     with pytest.raises(ConfigError, match="max_len 0"):
         StarTransformer(8, 1, 2, 4, max_len=0)
+
+
+@settings(deadline=None, max_examples=10)
+@given(cuts=st.lists(st.integers(0, 150), max_size=6), chunk=st.sampled_from([2, 4, None]))
+def test_encoder_kind_makes_it_the_encoder_of_the_model(cuts, chunk):
+    torch.manual_seed(0)
+    config = EncoderConfig(kind="star_transformer", width=WIDTH, num_layers=2, num_heads=2, relay_memory=6)
+    model = MochaModel(ModelConfig(encoder=config)).eval()
+    assert isinstance(model.encoder.context, StreamingStarTransformer)
+    features = torch.randn(1, 150, 80)
+    whole, lengths = model.encoder(features, torch.tensor([150]), chunk)
+    state, pieces = model.encoder.initial_state(1), []
+    for start, end in pairwise([0, *sorted(cuts), 150]):
+        y, state = model.encoder.step(features[:, start:end], state, chunk)
+        pieces.append(y)
+    pieces.append(model.encoder.finish(state, chunk))
+    torch.testing.assert_close(torch.cat(pieces, 1), whole, atol=1e-4, rtol=1e-4)
+    assert lengths.tolist() == [whole.shape[1]]
+
+
+@pytest.mark.parametrize("changes", [{"num_heads": 3}, {"lookahead": 2}])
+def test_settings_that_do_not_go_with_the_kind_are_refused(changes):
+    with pytest.raises(ConfigError, match="encoder"):
+        EncoderConfig(**{"kind": "star_transformer", "width": 8, "num_heads": 2} | changes)
