@@ -1,4 +1,4 @@
-"""HighwayNetwork and the published HighwayBiLSTM; test names give the defects of SPEC 1 and 2 that ours must not have."""
+"""HighwayNetwork and published HighwayBiLSTM; test names give the defects of SPEC 1 and 2 that ours must not have."""
 
 import pytest
 import torch
@@ -43,7 +43,9 @@ def test_defect_1_2_each_chained_layer_carries_the_output_of_the_one_before(gate
 @pytest.mark.parametrize("global_input", [False, True])
 @pytest.mark.parametrize("num_layers", [1, 3])
 def test_defect_1_3_gradients_flow_for_every_gate(gate_type, global_input, num_layers):
-    layer = HighwayNetwork(6, None, affine, gate_type=gate_type, global_highway_input=global_input, num_layers=num_layers)
+    layer = HighwayNetwork(
+        6, None, affine, gate_type=gate_type, global_highway_input=global_input, num_layers=num_layers
+    )
     x, x_hw = (torch.randn(2, 4, 6, requires_grad=True) for _ in range(2))
     layer(x, x_hw).sum().backward()
     for name, parameter in layer.named_parameters():
