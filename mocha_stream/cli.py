@@ -57,7 +57,7 @@ def transcribe(options: argparse.Namespace) -> int:
         raise ConfigError(f"{options.format} of {len(files)} recordings is no one file; name an --output-dir")
     targets = _targets(files, options.output_dir, options.format) if options.output_dir else {}
 
-    recognizer = _load(options.model, options.latency_ms)
+    recognizer = _load(options.model)
     num_done = 0
     for path, _ in files:
         try:
@@ -90,7 +90,7 @@ def stream(options: argparse.Namespace) -> int:
         blocks = read_blocks(options.file, options.block_ms / 1000)
         blocks = chain([next(blocks)], blocks)  # a bad file is told before the model is loaded
 
-    session = _load(options.model, options.latency_ms).session(latency_ms=options.latency_ms)
+    session = _load(options.model).session(latency_ms=options.latency_ms)
     printer = EventPrinter(options.jsonl)
     try:
         for block, rate in _paced(blocks) if options.realtime else blocks:
@@ -107,7 +107,7 @@ def live(options: argparse.Namespace) -> int:
     from .microphone import run_live
 
     def load() -> "Recognizer":
-        return _load(options.model, options.latency_ms)
+        return _load(options.model)
 
     run_live(load, options.latency_ms, options.device, options.save, EventPrinter(options.jsonl).show)
     return 0
@@ -125,7 +125,7 @@ def evaluate(options: argparse.Namespace) -> int:
         raise DataError(f"{options.data}: does not exist; expected a folder in LibriSpeech's layout or a manifest")
     from .evaluate import evaluate
 
-    recognizer = _load(options.model, options.latency_ms)
+    recognizer = _load(options.model)
     report = evaluate(recognizer, options.data, options.streaming, options.latency_ms, options.limit)
     print(report.to_text())
     if options.json:
@@ -144,9 +144,18 @@ def train(options: argparse.Namespace) -> int:
 
 
 def info(options: argparse.Namespace) -> int:
-    from .recognizer import Recognizer
+    """What is known of a model: its size, its latencies and its card."""
+    from .recognizer import BUNDLED, Recognizer
 
-    print(Recognizer.load(options.model).card())
+    folder: Path = options.model or BUNDLED
+    recognizer = Recognizer.load(folder)
+    num_parameters = sum(parameter.numel() for parameter in recognizer.model.parameters())
+    num_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    latencies = ", ".join(map(str, recognizer.latencies_ms))
+    print(f"{folder}: {num_parameters / 1e6:.2f} million parameters, {num_bytes / 1e6:.1f} MB on disk")
+    print(f"latencies: {latencies} ms, or the whole recording")
+    card = folder / "README.md"
+    print("", card.read_text(encoding="utf-8").rstrip() if card.is_file() else "no README.md in the folder", sep="\n")
     return 0
 
 
@@ -178,10 +187,10 @@ class EventPrinter:
             self.num_shown += 1
 
 
-def _load(model: Path | None, latency_ms: int | None) -> "Recognizer":
+def _load(model: Path | None) -> "Recognizer":
     from .recognizer import Recognizer
 
-    return Recognizer.load(model, latency_ms=latency_ms)
+    return Recognizer.load(model)
 
 
 def _complain(message: object) -> None:

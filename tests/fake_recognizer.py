@@ -46,9 +46,9 @@ class Session:
 
 class Recognizer:
     @classmethod
-    def load(cls, path: Path | None = None, latency_ms: int | None = None) -> "Recognizer":
-        if path is not None:
-            raise ModelError(f"{path}: is no model folder; expected one")
+    def load(cls, folder: Path | None = None) -> "Recognizer":
+        if folder is not None:
+            raise ModelError(f"{folder}: is no model folder; expected one")
         return cls()
 
     def transcribe(self, path: Path, latency_ms: int | None = None) -> Transcript:
@@ -57,9 +57,6 @@ class Recognizer:
 
     def session(self, latency_ms: int = 640) -> Session:
         return Session()
-
-    def card(self) -> str:
-        return "a word a second"
 
 
 def _text(spoken: tuple[Word, ...]) -> str:

@@ -3,9 +3,11 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -361,6 +363,128 @@ def test_printed_text_only_grows(capsys):
     assert capsys.readouterr().out == " e\nf\n"
 
 
+# What the other commands hand on
+
+
+def stand_in(monkeypatch, module: str, **functions: Callable) -> None:
+    monkeypatch.setitem(sys.modules, f"mocha_stream.{module}", SimpleNamespace(**functions))
+
+
+def test_evaluate(fake, tmp_path, capsys, monkeypatch):
+    asked = []
+
+    def evaluate(recognizer, data, streaming, latency_ms, limit):
+        asked.append((data, streaming, latency_ms, limit))
+        return SimpleNamespace(to_text=lambda: "WER 12.3%", to_json=lambda: '{"wer": 0.123}')
+
+    stand_in(monkeypatch, "evaluate", evaluate=evaluate)
+    assert main(["evaluate", str(tmp_path)]) == 0
+    options = ["--streaming", "--latency-ms", "640", "--limit", "5", "--json", str(tmp_path / "new" / "wer.json")]
+    assert main(["evaluate", str(tmp_path), *options]) == 0
+    assert asked == [(tmp_path, False, None, None), (tmp_path, True, 640, 5)]
+    assert capsys.readouterr().out == "WER 12.3%\n" * 2
+    assert json.loads((tmp_path / "new" / "wer.json").read_text()) == {"wer": 0.123}
+
+
+def test_train(tmp_path, monkeypatch):
+    asked = []
+    stand_in(monkeypatch, "training.trainer", train=lambda *arguments: asked.append(arguments))
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("")
+    assert main(["train", str(recipe)]) == 0
+    assert main(["train", str(recipe), "--resume", "--set", "a.b=1", "c=2", "--set", "d=x"]) == 0
+    assert asked == [(recipe, False, []), (recipe, True, ["a.b=1", "c=2", "d=x"])]
+
+
+def test_live_and_devices(fake, tmp_path, capsys, monkeypatch):
+    def run_live(load, latency_ms, device, save, show):
+        assert (latency_ms, device, save) == (320, "USB", tmp_path / "a.wav")
+        session = load().session()
+        show(session.feed(np.zeros(RATE, np.int16)))
+        show(session.finish())
+
+    stand_in(monkeypatch, "microphone", run_live=run_live, list_devices=lambda: "0 USB 48000 Hz")
+    assert main(["live", "--latency-ms", "320", "--device", "USB", "--save", str(tmp_path / "a.wav")]) == 0
+    assert capsys.readouterr().out == "WORD0\n"
+    assert main(["devices"]) == 0
+    assert capsys.readouterr().out == "0 USB 48000 Hz\n"
+
+
+# A model folder that is not whole
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory) -> Path:
+    """A tiny untrained model."""
+    pytest.importorskip("mocha_stream.recognizer")
+    import torch
+
+    from mocha_stream.config import DecoderConfig, EncoderConfig, ModelConfig
+    from mocha_stream.model import MochaModel
+    from mocha_stream.model_folder import save_model
+    from mocha_stream.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.train(["THE CAT SAT ON THE MAT", "A DOG SAT THERE TOO"], 20)
+    encoder = EncoderConfig(width=8, hidden=8, num_layers=1)
+    config = ModelConfig(encoder=encoder, decoder=DecoderConfig(width=8, embedding=8), vocab_size=len(tokenizer))
+    folder = tmp_path_factory.mktemp("model")
+    save_model(MochaModel(config), tokenizer, folder, "an untrained model", torch.float32)
+    return folder
+
+
+def replace(name: str, old: str, new: str) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        text = (folder / name).read_text()
+        assert old in text
+        (folder / name).write_text(text.replace(old, new, 1))
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: (folder / "config.toml").unlink(), "config.toml missing"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors missing"),
+        (lambda folder: (folder / "tokenizer.model").unlink(), "tokenizer.model missing"),
+        (lambda folder: (folder / "tokenizer.model").write_text("no"), "is not a sentencepiece model"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"no"), "is no whole safetensors file"),
+        (replace("config.toml", "format_version = 1", "format_version = 99"), "is newer than"),
+        (replace("config.toml", "format_version = 1", ""), "format_version is None"),
+        (replace("config.toml", "hidden = 8", "hidden = 16"), "has shape"),
+        (replace("config.toml", "hidden", "hiden"), "unknown setting 'hiden'; did you mean 'hidden'?"),
+        (replace("config.toml", "vocab_size = 20", "vocab_size = 21"), "20 units and config.toml says 21"),
+    ],
+)
+def test_spoiled_model_folder(model_folder, tmp_path, capsys, good, spoil, message):
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    assert main(["transcribe", str(good), "--model", str(folder)]) == 0
+    capsys.readouterr()
+    spoil(folder)
+    for command in (["transcribe", str(good)], ["stream", str(good)], ["info"]):
+        assert main([*command, "--model", str(folder)]) == 2
+        assert message in the_line(capsys.readouterr().err)
+
+
+def test_info_of_a_folder(model_folder, capsys):
+    assert main(["info", "--model", str(model_folder)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{model_folder}: 0.0")
+    assert "\nlatencies: 320, 640, 1280 ms, or the whole recording\n" in out
+    assert out.endswith("\nan untrained model\n")
+
+
+def test_latency_is_one_of_the_models(model_folder, capsys, good):
+    for command in ("transcribe", "stream"):
+        assert main([command, str(good), "--model", str(model_folder), "--latency-ms", "7"]) == 2
+        assert "trained for 320, 640, 1280 ms" in the_line(capsys.readouterr().err)
+
+
+def test_no_such_model_folder(model_folder, tmp_path, capsys, good):
+    assert main(["transcribe", str(good), "--model", str(tmp_path / "missing")]) == 2
+    assert "is no model folder" in the_line(capsys.readouterr().err)
+
+
 # The bundled model
 
 
@@ -378,9 +502,3 @@ def test_bundled_recordings(capsys):
 def test_info(capsys):
     assert main(["info"]) == 0
     assert "WER" in capsys.readouterr().out
-
-
-@needs_model
-def test_latency_is_checked(capsys, good):
-    assert main(["stream", str(good), "--latency-ms", "7"]) == 2
-    assert "7" in the_line(capsys.readouterr().err)
