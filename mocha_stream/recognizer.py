@@ -1,0 +1,264 @@
+"""What a user holds: a `Recognizer` has the weights and no state, a `Session` has the state and no weights.
+
+So one recognizer serves many sessions, from several threads, and a session is dropped by forgetting it.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .audio import MonoStream, read_blocks
+from .endpoint import EndpointRule
+from .errors import ConfigError
+from .features import FeatureStream
+from .model import MochaModel
+from .model_folder import load_model
+from .search import GreedySearch
+from .tokenizer import Tokenizer
+from .transcript import Event, Final, Partial, Transcript, Word
+
+BUNDLED = Path(__file__).parent / "pretrained" / "mocha-small-en"
+OFFLINE_CHUNK_S = 30.0
+"""Offline, a recording is heard whole up to this length, and in chunks of it beyond."""
+BLOCK_S = 10.0
+"""Read from a file at a time."""
+
+
+class Recognizer:
+    """A model that turns speech into text. Safe to use from several threads.
+
+    >>> recognizer = Recognizer.load()
+    >>> session = recognizer.session(latency_ms=640)
+    """
+
+    def __init__(self, model: MochaModel, tokenizer: Tokenizer):
+        self.model, self.tokenizer = model.eval(), tokenizer
+        self.config = model.config
+
+    @classmethod
+    def load(cls, folder: Path | str | None = None) -> "Recognizer":
+        """The model in a folder; the bundled English one by default.
+
+        Raises:
+            ModelError: the folder is not a whole, matching model folder.
+        """
+        return cls(*load_model(Path(folder) if folder else BUNDLED))
+
+    @property
+    def frame_s(self) -> float:
+        """Seconds of audio per encoder frame."""
+        return self.config.features.hop_ms * self.model.encoder.frontend.stride / 1000
+
+    @property
+    def latencies_ms(self) -> tuple[int, ...]:
+        """What the model was trained for: milliseconds of audio it hears at a time, and so the longest wait."""
+        return tuple(round(1000 * self.frame_s * chunk) for chunk in sorted(self.config.encoder.chunks))
+
+    def session(self, latency_ms: int | None = 640, endpoint: EndpointRule | None = None) -> "Session":
+        """A new stream. `latency_ms` is one of `latencies_ms`, or None for offline accuracy on finished recordings.
+
+        Raises:
+            ConfigError: a latency that the model was not trained for.
+        """
+        if latency_ms is None:
+            chunk = round(OFFLINE_CHUNK_S / self.frame_s)
+        elif latency_ms in self.latencies_ms:
+            chunk = round(latency_ms / 1000 / self.frame_s)
+        else:
+            known = ", ".join(str(latency) for latency in self.latencies_ms)
+            raise ConfigError(f"latency of {latency_ms} ms; this model was trained for {known} ms, choose one of them")
+        return Session(self.model, self.tokenizer, chunk, self.frame_s, endpoint or EndpointRule())
+
+    def transcribe(
+        self, source: str | Path | np.ndarray, latency_ms: int | None = None, sample_rate: int = 16_000
+    ) -> Transcript:
+        """The text of a file, or of (n,) or (n, channels) samples at `sample_rate` Hz.
+
+        Raises:
+            AudioError: a file that cannot be read, or samples that cannot be used.
+        """
+        session = self.session(latency_ms)
+        blocks: Iterable[tuple[np.ndarray, int]] = (
+            [(source, sample_rate)] if isinstance(source, np.ndarray) else read_blocks(source, BLOCK_S)
+        )
+        finals = [event for block, rate in blocks for event in session.feed(block, rate) if isinstance(event, Final)]
+        finals += [event for event in session.finish() if isinstance(event, Final)]
+        words = tuple(word for final in finals for word in final.words)
+        return Transcript(" ".join(final.text for final in finals), words, session.heard_s)
+
+
+class Session:
+    """One stream. Feed it samples as they come, however many at a time; read the events that they settle.
+
+    All arithmetic runs on whole chunks, so how the samples are cut changes no token, time or text.
+    """
+
+    def __init__(self, model: MochaModel, tokenizer: Tokenizer, chunk: int, frame_s: float, endpoint: EndpointRule):
+        self._model, self._tokenizer, self._chunk = model, tokenizer, chunk
+        self._frame_s, self._endpoint = frame_s, endpoint
+        self._search = GreedySearch(model)
+        self._mono = MonoStream(model.config.features.sample_rate)
+        self._features = FeatureStream(model.config.features)
+        self._waiting = np.zeros((0, model.config.features.num_mels), np.float32)
+        self._encoder_state = model.encoder.initial_state(1)
+        self._search_state = self._search.initial_state(1)
+        self._num_samples = 0
+        self._num_frames = 0  # encoder frames walked
+        self._first_frame = 0  # of the utterance that the search is in
+        self._last_sound = 0  # the first frame of the silence that lasts until now
+        self._last_fresh = 0  # the frame where the encoder last started afresh
+        self._utterance = Utterance(tokenizer, frame_s)
+        self._done = False
+        self.num_tokens = 0
+        self._num_energies_before = 0
+
+    @property
+    def heard_s(self) -> float:
+        """Seconds of audio fed so far, less what the resampler holds back."""
+        return self._num_samples / self._model.config.features.sample_rate
+
+    @property
+    def num_frames(self) -> int:
+        """Encoder frames walked so far."""
+        return self._num_frames
+
+    @property
+    def num_energies(self) -> int:
+        """Energies that the search has evaluated so far."""
+        return self._num_energies_before + int(self._search_state.num_energies)
+
+    def feed(self, block: np.ndarray, sample_rate: int = 16_000) -> list[Event]:
+        """Hears a block: float32, int16 or int32, mono (n,) or (n, channels), any length, any rate from 8 to 192 kHz.
+
+        Raises:
+            AudioError: samples that cannot be used; the session goes on as if they had not been fed.
+        """
+        assert not self._done, "a finished session hears no more; open a new one"
+        return self._hear_samples(self._mono.feed(block, sample_rate))
+
+    def finish(self) -> list[Event]:
+        """Ends the stream and returns what was waiting for more audio."""
+        events = self._hear_samples(self._mono.finish())
+        self._done = True
+        self._waiting = np.concatenate([self._waiting, self._features.finish()])
+        events += self._hear_chunks()
+        with torch.inference_mode():
+            frames, state = self._model.encoder.step(self._take(len(self._waiting)), self._encoder_state, self._chunk)
+            events += self._walk(torch.cat([frames, self._model.encoder.finish(state, self._chunk)], 1))
+        self._utterance.add(self._search.finish(self._search_state), self._first_frame)
+        return events + self._close()
+
+    def _hear_samples(self, samples: np.ndarray) -> list[Event]:
+        self._num_samples += len(samples)
+        self._waiting = np.concatenate([self._waiting, self._features.feed(samples)])
+        return self._hear_chunks()
+
+    def _hear_chunks(self) -> list[Event]:
+        events: list[Event] = []
+        size = self._chunk * self._model.encoder.frontend.stride
+        while len(self._waiting) >= size:
+            with torch.inference_mode():
+                features = self._take(size)
+                frames, self._encoder_state = self._model.encoder.step(features, self._encoder_state, self._chunk)
+                events += self._walk(frames)
+                if self._wants_fresh_start():
+                    events += self._walk(self._model.encoder.finish(self._encoder_state, self._chunk))
+                    self._encoder_state = self._model.encoder.initial_state(1)
+                    self._last_fresh = self._num_frames
+        return events + self._partial()
+
+    def _take(self, size: int) -> Tensor:
+        """The next `size` features."""
+        features, self._waiting = self._waiting[:size], self._waiting[size:]
+        return torch.from_numpy(features)[None]
+
+    def _walk(self, frames: Tensor) -> list[Event]:
+        """Walks new encoder frames in small steps, and closes the utterance after any that completes a pause."""
+        events: list[Event] = []
+        for block in frames.split(min(self._chunk, 8), 1):
+            tokens, self._search_state = self._search.step(block, self._search_state)
+            sounds = (self._model.ctc(block)[0].argmax(-1) != 0).nonzero()[:, 0] + self._num_frames
+            self._num_frames += block.shape[1]
+            if len(tokens.token):
+                self._utterance.add(tokens, self._first_frame)
+                self.num_tokens += len(tokens.token)
+                sounds = torch.cat([sounds, tokens.stop + self._first_frame])
+            if len(sounds):
+                self._last_sound = int(sounds.max()) + 1
+            silence_s = (self._num_frames - self._last_sound) * self._frame_s
+            if not self._utterance.is_empty and self._endpoint.ends(silence_s, self._utterance_s()):
+                events += self._close()
+        return events
+
+    def _utterance_s(self) -> float:
+        return (self._num_frames - self._first_frame) * self._frame_s
+
+    def _wants_fresh_start(self) -> bool:
+        """After an utterance, and now and then in silence, the encoder forgets: its state never grows old."""
+        if not self._utterance.is_empty or self._num_frames == self._last_sound:
+            return False
+        just_closed = self._last_fresh < self._last_sound
+        return just_closed or (self._num_frames - self._last_fresh) * self._frame_s >= self._endpoint.fresh_s
+
+    def _close(self) -> list[Event]:
+        """Ends the utterance, if there is one: its last word is whole, and the search starts anew."""
+        final = self._utterance.close(self.heard_s)
+        self._num_energies_before += int(self._search_state.num_energies)
+        self._search_state = self._search.initial_state(1)
+        self._first_frame = self._num_frames
+        self._utterance = Utterance(self._tokenizer, self._frame_s)
+        return [final] if final else []
+
+    def _partial(self) -> list[Event]:
+        partial = self._utterance.partial(self.heard_s)
+        return [partial] if partial else []
+
+
+class Utterance:
+    """The words since the last pause, put together from tokens."""
+
+    def __init__(self, tokenizer: Tokenizer, frame_s: float):
+        self._tokenizer, self._frame_s = tokenizer, frame_s
+        self._words: list[Word] = []
+        self._num_shown = 0
+        self._open: list[tuple[int, int, float, float]] = []  # token, frame stopped at, centre, probability
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._words and not self._open
+
+    def add(self, tokens, first_frame: int) -> None:
+        """Hears the tokens of one stream; their frames count from `first_frame`."""
+        for _, token, stop, centre, probability in zip(*(part.tolist() for part in tokens), strict=True):
+            self._open.append((token, stop + first_frame, centre + first_frame, probability))
+            if self._tokenizer.ends_word(token):
+                self._complete()
+
+    def partial(self, at_s: float) -> Partial | None:
+        """The words so far, if there are new ones since the last time."""
+        if self._num_shown == len(self._words):
+            return None
+        self._num_shown = len(self._words)
+        return Partial(self._text(), tuple(self._words), at_s, len(self._words))
+
+    def close(self, at_s: float) -> Final | None:
+        """All words, the last one whole as it stands; None without any."""
+        self._complete()
+        if not self._words:
+            return None
+        return Final(self._text(), tuple(self._words), self._words[0].start_s, self._words[-1].end_s, at_s)
+
+    def _text(self) -> str:
+        return " ".join(word.word for word in self._words)
+
+    def _complete(self) -> None:
+        text = self._tokenizer.decode(token for token, *_ in self._open)
+        if text:
+            start_s = max((self._open[0][2] - 1) * self._frame_s, self._words[-1].end_s if self._words else 0.0)
+            end_s = max((self._open[-1][1] + 1) * self._frame_s, start_s)
+            confidence = float(np.exp(np.mean([np.log(max(probability, 1e-10)) for *_, probability in self._open])))
+            self._words.append(Word(text, start_s, end_s, confidence))
+        self._open = []
