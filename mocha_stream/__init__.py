@@ -1,9 +1,9 @@
 """Streaming speech to text with Monotonic Chunkwise Attention.
 
-    from mocha_stream import Recognizer
+from mocha_stream import Recognizer
 
-    recognizer = Recognizer.load()  # the bundled English model; or a folder
-    print(recognizer.transcribe("talk.flac").text)
+recognizer = Recognizer.load()  # the bundled English model; or a folder
+print(recognizer.transcribe("talk.flac").text)
 """
 
 from typing import TYPE_CHECKING, Any

@@ -53,7 +53,7 @@ class DotEnergy(nn.Module):
         return torch.baddbmm(self.r, queries, keys.mT, alpha=queries.shape[-1] ** -0.5)
 
 
-ENERGIES = {"additive": AdditiveEnergy, "dot": DotEnergy}
+ENERGIES: dict[str, type[AdditiveEnergy] | type[DotEnergy]] = {"additive": AdditiveEnergy, "dot": DotEnergy}
 
 
 # ---------------------------------------------------------------- soft: training
@@ -81,7 +81,7 @@ class _MonotonicRecursion(torch.autograd.Function):
         return _unskew(alpha, size)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         stop, go, arrived = ctx.saved_tensors
         num_rows, size = grad.shape[1:]
         to_alpha, to_arrived = _skew(grad), torch.zeros_like(stop)

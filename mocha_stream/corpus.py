@@ -76,7 +76,7 @@ def _read_list(path: Path) -> Iterator[Utterance]:
             name, _, text = line.partition(" ")
             speaker = name.split("-")[0]
         if name not in present:
-            raise DataError(f"{where}: no recording {name} beside it; expected {name} with one of {' '.join(EXTENSIONS)}")
+            raise DataError(f"{where}: no recording {name} beside it; expected one of {' '.join(EXTENSIONS)}")
         yield Utterance(name, present[name], normalise(text), speaker)
 
 

@@ -16,7 +16,7 @@ from .errors import ConfigError
 from .features import FeatureStream
 from .model import MochaModel
 from .model_folder import load_model
-from .search import GreedySearch
+from .search import GreedySearch, Tokens
 from .tokenizer import Tokenizer
 from .transcript import Event, Final, Partial, Transcript, Word
 
@@ -230,7 +230,7 @@ class Utterance:
     def is_empty(self) -> bool:
         return not self._words and not self._open
 
-    def add(self, tokens, first_frame: int) -> None:
+    def add(self, tokens: Tokens, first_frame: int) -> None:
         """Hears the tokens of one stream; their frames count from `first_frame`."""
         for _, token, stop, centre, probability in zip(*(part.tolist() for part in tokens), strict=True):
             self._open.append((token, stop + first_frame, centre + first_frame, probability))

@@ -67,7 +67,8 @@ class GreedySearch:
         memory = Memory(*memory)
         ends = self.window + lengths
         position = torch.full((batch,), self.window, device=frames.device)
-        decoder, here, num_energies, num_forced = state.decoder, state.num_here * 0, state.num_energies, state.num_forced
+        decoder, here = state.decoder, torch.zeros_like(state.num_here)
+        num_energies, num_forced = state.num_energies, state.num_forced
         rows = torch.arange(batch, device=frames.device)
         block = torch.arange(SCAN_BLOCK, device=frames.device)
         offset = state.num_heard - self.window

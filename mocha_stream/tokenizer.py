@@ -60,7 +60,7 @@ class Tokenizer:
             )
         except (RuntimeError, OSError) as error:
             reason = str(error).splitlines()[-1].strip()
-            raise ConfigError(f"tokenizer.vocab_size is {vocab_size}; the text cannot give that many ({reason})") from None
+            raise ConfigError(f"vocab_size is {vocab_size}; the text cannot give that many units ({reason})") from None
         return cls(model.getvalue())
 
     def __len__(self) -> int:

@@ -41,6 +41,8 @@ class Frontend(nn.Module):
     """
 
     stride = 8
+    mean: Tensor
+    deviation: Tensor
 
     def __init__(self, num_mels: int, width: int):
         super().__init__()

@@ -61,7 +61,9 @@ class HighwayLayer(nn.Module):
         back = self.backward_direction(chunks, valid).reshape(batch, -1, ahead.shape[2])[:, :size]
         return self.combine(x, normed, ahead, back)
 
-    def block(self, x: Tensor, valid: Tensor, chunk: int, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def block(
+        self, x: Tensor, valid: Tensor, chunk: int, hidden: Tensor, cell: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """A chunk and its look ahead, from the (B, H) state before it; the state returned is that after the chunk."""
         normed = self.norm(x)
         ahead, (hidden_n, cell_n) = self.forward_lstm(normed[:, :chunk], (hidden[None], cell[None]))

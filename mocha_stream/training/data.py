@@ -65,7 +65,9 @@ def cache_features(corpus: Path, config: FeatureConfig, speed: float, cache: Pat
     features = np.memmap(frames, np.float16, mode="r").reshape(-1, config.num_mels)
     expected = sum(entry["num_frames"] for entry in entries)
     if len(features) != expected:
-        raise DataError(f"{frames}: {len(features)} frames, its index lists {expected}; delete both to compute them anew")
+        raise DataError(
+            f"{frames}: {len(features)} frames, its index lists {expected}; delete both files and start anew"
+        )
     return [Example(**entry, speed=speed, features=features) for entry in entries]
 
 

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jiwer
 import numpy as np
@@ -73,7 +74,9 @@ class Trainer:
         self.variants = _group(examples, data.shortest_s * 100, data.longest_s * 100)
         self.dev = [dev[i] for i in np.linspace(0, len(dev) - 1, min(data.dev_utterances, len(dev))).astype(int)]
         if not self.variants:
-            raise DataError(f"no utterance lasts {data.shortest_s} to {data.longest_s} s; check data.train and these bounds")
+            raise DataError(
+                f"no utterance lasts {data.shortest_s} to {data.longest_s} s; check data.train and the bounds"
+            )
         self.tokenizer = self._tokenizer([root / name for name in recipe.tokenizer.text])
         self.targets = {text: self.tokenizer.encode(text) for group in self.variants for text in (group[0].text,)}
 
@@ -447,7 +450,7 @@ class _Log:
                 self.writer.add_scalar(f"dev/{name}", value, step)
 
 
-def _tensorboard(folder: Path):
+def _tensorboard(folder: Path) -> Any:
     """A writer of TensorBoard events, or None where the package is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
