@@ -27,6 +27,7 @@ def build_encoder(config: EncoderConfig) -> HighwayBiLSTM | StreamingStarTransfo
             config.num_heads,
             relay_memory=config.relay_memory,
             dropout=config.dropout,
+            final_norm=True,
         )
     return HighwayBiLSTM(config.width, config.hidden, config.num_layers, config.lookahead, config.dropout)
 

@@ -133,11 +133,11 @@ def test_all_chunks_at_once_equal_the_slow_formula(relay_memory, chunk):
     torch.testing.assert_close(layer(x[None], torch.tensor([13]), chunk)[0], slow(layer, x, chunk))
 
 
-@pytest.mark.parametrize("relay_memory", [1, 5, None])
+@pytest.mark.parametrize(("relay_memory", "final_norm"), [(1, False), (5, False), (5, True), (None, False)])
 @settings(deadline=None, max_examples=40)
 @given(size=st.integers(0, 17), chunk=st.integers(1, 8) | st.none(), cuts=st.lists(st.integers(0, 17), max_size=6))
-def test_the_streaming_law_holds_for_every_cut(relay_memory, size, chunk, cuts):
-    layer, x = encoder(relay_memory), torch.randn(2, size, WIDTH)
+def test_the_streaming_law_holds_for_every_cut(relay_memory, final_norm, size, chunk, cuts):
+    layer, x = encoder(relay_memory, final_norm=final_norm), torch.randn(2, size, WIDTH)
     state, pieces = layer.initial_state(2), []
     for start, end in pairwise([0, *sorted(min(cut, size) for cut in cuts), size]):
         kept = map_state(torch.clone, state)
