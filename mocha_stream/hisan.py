@@ -175,17 +175,16 @@ class MTHiSAN(nn.Module):
         """Cuts lines at max_words_per_line; an empty line is one piece."""
         if any(isinstance(line, int) for line in lines):
             raise DataError("a document is a plain list of words; give a list of lines, each a list of words")
-        rows = [torch.as_tensor(line, dtype=torch.long, device=self.embedding.weight.device) for line in lines]
+        rows = [torch.as_tensor(line, dtype=torch.long) for line in lines]
         return [piece for row in rows for piece in row.split(self.max_words_per_line)]
 
     def _pad(self, documents: Sequence[Sequence[Tensor]]) -> Tensor:
         num_lines = max([1, *map(len, documents)])
-        size = (len(documents), num_lines, self.max_words_per_line)
-        words = torch.zeros(size, dtype=torch.long, device=self.embedding.weight.device)
+        words = torch.zeros(len(documents), num_lines, self.max_words_per_line, dtype=torch.long)
         for row, pieces in zip(words, documents, strict=True):
             for line, piece in zip(row, pieces, strict=False):
                 line[: len(piece)] = piece
-        return words
+        return words.to(self.embedding.weight.device)
 
 
 class AttentionBlock(nn.Module):
