@@ -209,7 +209,8 @@ def set_values(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]
 def to_toml(settings: Any) -> str:
     """TOML text of a dataclass of settings; `from_dict` reads it back. Settings that are None are left out."""
     lines, tables = [], []
-    for name, value in (asdict(settings) if is_dataclass(settings) else settings).items():
+    values = settings if isinstance(settings, dict) else asdict(settings)
+    for name, value in values.items():
         if isinstance(value, dict):
             tables.append((name, value))
         elif value is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .audio import MonoStream, read_blocks
+from .audio import MonoStream, stream_audio
 from .endpoint import EndpointRule
 from .errors import ConfigError
 from .features import FeatureStream
@@ -81,10 +81,12 @@ class Recognizer:
             AudioError: a file that cannot be read, or samples that cannot be used.
         """
         session = self.session(latency_ms)
-        blocks: Iterable[tuple[np.ndarray, int]] = (
-            [(source, sample_rate)] if isinstance(source, np.ndarray) else read_blocks(source, BLOCK_S)
-        )
-        finals = [event for block, rate in blocks for event in session.feed(block, rate) if isinstance(event, Final)]
+        if isinstance(source, np.ndarray):
+            blocks: Iterable[np.ndarray] = [source]
+        else:
+            sample_rate = self.config.features.sample_rate
+            blocks = stream_audio(source, BLOCK_S, sample_rate)
+        finals = [event for block in blocks for event in session.feed(block, sample_rate) if isinstance(event, Final)]
         finals += [event for event in session.finish() if isinstance(event, Final)]
         words = tuple(word for final in finals for word in final.words)
         return Transcript(" ".join(final.text for final in finals), words, session.heard_s)
@@ -148,7 +150,7 @@ class Session:
         with torch.inference_mode():
             frames, state = self._model.encoder.step(self._take(len(self._waiting)), self._encoder_state, self._chunk)
             events += self._walk(torch.cat([frames, self._model.encoder.finish(state, self._chunk)], 1))
-        self._utterance.add(self._search.finish(self._search_state), self._first_frame)
+        self._utterance.add(self._search.finish(self._search_state), self._first_frame, self.heard_s)
         return events + self._close()
 
     def _hear_samples(self, samples: np.ndarray) -> list[Event]:
@@ -183,7 +185,7 @@ class Session:
             sounds = (self._model.ctc(block)[0].argmax(-1) != 0).nonzero()[:, 0] + self._num_frames
             self._num_frames += block.shape[1]
             if len(tokens.token):
-                self._utterance.add(tokens, self._first_frame)
+                self._utterance.add(tokens, self._first_frame, self.heard_s)
                 self.num_tokens += len(tokens.token)
                 sounds = torch.cat([sounds, tokens.stop + self._first_frame])
             if len(sounds):
@@ -230,12 +232,12 @@ class Utterance:
     def is_empty(self) -> bool:
         return not self._words and not self._open
 
-    def add(self, tokens: Tokens, first_frame: int) -> None:
-        """Hears the tokens of one stream; their frames count from `first_frame`."""
+    def add(self, tokens: Tokens, first_frame: int, heard_s: float) -> None:
+        """Hears the tokens of one stream; their frames count from `first_frame`. No word ends after `heard_s`."""
         for _, token, stop, centre, probability in zip(*(part.tolist() for part in tokens), strict=True):
             self._open.append((token, stop + first_frame, centre + first_frame, probability))
             if self._tokenizer.ends_word(token):
-                self._complete()
+                self._complete(heard_s)
 
     def partial(self, at_s: float) -> Partial | None:
         """The words so far, if there are new ones since the last time."""
@@ -246,7 +248,7 @@ class Utterance:
 
     def close(self, at_s: float) -> Final | None:
         """All words, the last one whole as it stands; None without any."""
-        self._complete()
+        self._complete(at_s)
         if not self._words:
             return None
         return Final(self._text(), tuple(self._words), self._words[0].start_s, self._words[-1].end_s, at_s)
@@ -254,11 +256,11 @@ class Utterance:
     def _text(self) -> str:
         return " ".join(word.word for word in self._words)
 
-    def _complete(self) -> None:
+    def _complete(self, heard_s: float) -> None:
         text = self._tokenizer.decode(token for token, *_ in self._open)
         if text:
             start_s = max((self._open[0][2] - 1) * self._frame_s, self._words[-1].end_s if self._words else 0.0)
-            end_s = max((self._open[-1][1] + 1) * self._frame_s, start_s)
+            end_s = max(min((self._open[-1][1] + 1) * self._frame_s, heard_s), start_s)
             confidence = float(np.exp(np.mean([np.log(max(probability, 1e-10)) for *_, probability in self._open])))
             self._words.append(Word(text, start_s, end_s, confidence))
         self._open = []
