@@ -73,7 +73,15 @@ class TrainingConfig:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_s", "learning_rate", "clip_norm", "average", "checkpoint_steps"):
+        for name in (
+            "epochs",
+            "batch_s",
+            "learning_rate",
+            "clip_norm",
+            "average",
+            "checkpoint_steps",
+            "picture_epochs",
+        ):
             check(getattr(self, name) > 0, f"training.{name} is {getattr(self, name)}; expected more than 0")
         check(self.warmup_steps >= 0, f"training.warmup_steps is {self.warmup_steps}; expected 0 or more")
 

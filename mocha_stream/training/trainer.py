@@ -30,6 +30,7 @@ from ..tokenizer import Tokenizer
 from .augment import augment
 from .data import Example, feature_statistics, make_batches, pad, read_examples, share
 from .losses import Batch, Losses, compute
+from .pictures import draw, save
 from .recipe import Recipe, read_recipe
 
 PREVIEW_CHUNK = 8
@@ -124,8 +125,11 @@ class Trainer:
         if resume:
             self._restore()
         elif self.rank == 0:
-            (self.folder / "log.jsonl").unlink(missing_ok=True)
-            for old in [*self.folder.glob("checkpoint-*.pt"), *self.folder.glob("epoch-*.safetensors")]:
+            for old in [
+                *self.folder.glob("*.jsonl"),
+                *self.folder.glob("checkpoint-*.pt"),
+                *self.folder.glob("epoch-*.safetensors"),
+            ]:
                 old.unlink()
         if self.rank == 0:
             (self.folder / "recipe.toml").write_text(to_toml(self.recipe), encoding="utf-8")
@@ -136,6 +140,8 @@ class Trainer:
                 self.epoch, self.position = self.epoch + 1, 0
                 self._save_epoch()
                 log.epoch(self.epoch, self.step, self._decode_dev())
+                if self.rank == 0 and self.epoch % training.picture_epochs == 0:
+                    log.picture(self.epoch, self.step, draw(self.model, self.tokenizer, self.dev[:2], PREVIEW_CHUNK))
                 self._save_checkpoint()
         return self._finish()
 
@@ -418,8 +424,7 @@ class _Log:
     def __enter__(self) -> "_Log":
         if self.enabled:
             path = self.folder / "log.jsonl"
-            kept = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-            kept = [line for line in kept if json.loads(line)["step"] < self.first_step]
+            kept = [line for line in _lines(path) if json.loads(line)["step"] < self.first_step]
             path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
             self.file = path.open("a", encoding="utf-8", buffering=1)
             self.writer = _tensorboard(self.folder)
@@ -442,12 +447,28 @@ class _Log:
     def epoch(self, epoch: int, step: int, wer: dict[str, float]) -> None:
         if not self.enabled:
             return
-        with (self.folder / "epochs.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"epoch": epoch, "step": step, **wer}) + "\n")
+        path = self.folder / "epochs.jsonl"
+        kept = [line for line in _lines(path) if json.loads(line)["epoch"] < epoch]
+        path.write_text("\n".join([*kept, json.dumps({"epoch": epoch, "step": step, **wer})]) + "\n", encoding="utf-8")
         print(f"epoch {epoch}: {wer}", flush=True)
         if self.writer is not None:
             for name, value in wer.items():
                 self.writer.add_scalar(f"dev/{name}", value, step)
+
+    def picture(self, epoch: int, step: int, figure: Any) -> None:
+        if figure is not None:
+            save(figure, self.folder / "alignments" / f"epoch-{epoch:04d}.png")
+            if self.writer is not None:
+                self.writer.add_figure("alignment", figure, step)
+
+
+def _lines(path: Path) -> list[str]:
+    """The whole lines of a log; one cut short by a crash is left out."""
+    if not path.exists():
+        return []
+    return [
+        line.rstrip("\n") for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")
+    ]
 
 
 def _tensorboard(folder: Path) -> Any:
