@@ -25,6 +25,8 @@ OFFLINE_CHUNK_S = 30.0
 """Offline, a recording is heard whole up to this length, and in chunks of it beyond."""
 BLOCK_S = 10.0
 """Read from a file at a time."""
+RECENT_FRAMES = 8
+"""Encoder frames that are heard again when the encoder starts afresh."""
 
 
 class Recognizer:
@@ -106,6 +108,10 @@ class Session:
         self._features = FeatureStream(model.config.features)
         self._waiting = np.zeros((0, model.config.features.num_mels), np.float32)
         self._encoder_state = model.encoder.initial_state(1)
+        # What a fresh start hears again: whole chunks, and after them as much as the encoder has waiting.
+        num_frames = min(chunk, RECENT_FRAMES) + model.config.encoder.lookahead
+        self._num_recent = num_frames * model.encoder.frontend.stride
+        self._recent = torch.zeros(1, 0, model.config.features.num_mels)
         self._search_state = self._search.initial_state(1)
         self._num_samples = 0
         self._num_frames = 0  # encoder frames walked
@@ -115,7 +121,7 @@ class Session:
         self._utterance = Utterance(tokenizer, frame_s)
         self._done = False
         self.num_tokens = 0
-        self._num_energies_before = 0
+        self._num_energies_before = self._num_forced_before = 0
 
     @property
     def heard_s(self) -> float:
@@ -131,6 +137,11 @@ class Session:
     def num_energies(self) -> int:
         """Energies that the search has evaluated so far."""
         return self._num_energies_before + int(self._search_state.num_energies)
+
+    @property
+    def num_forced(self) -> int:
+        """Times that the guard against loops has pushed the attention on so far."""
+        return self._num_forced_before + int(self._search_state.num_forced)
 
     def feed(self, block: np.ndarray, sample_rate: int = 16_000) -> list[Event]:
         """Hears a block: float32, int16 or int32, mono (n,) or (n, channels), any length, any rate from 8 to 192 kHz.
@@ -166,10 +177,9 @@ class Session:
                 features = self._take(size)
                 frames, self._encoder_state = self._model.encoder.step(features, self._encoder_state, self._chunk)
                 events += self._walk(frames)
+                self._recent = torch.cat([self._recent, features], 1)[:, -self._num_recent :]
                 if self._wants_fresh_start():
-                    events += self._walk(self._model.encoder.finish(self._encoder_state, self._chunk))
-                    self._encoder_state = self._model.encoder.initial_state(1)
-                    self._last_fresh = self._num_frames
+                    self._start_afresh()
         return events + self._partial()
 
     def _take(self, size: int) -> Tensor:
@@ -196,10 +206,16 @@ class Session:
         return events
 
     def _utterance_s(self) -> float:
-        return (self._num_frames - self._first_frame) * self._frame_s
+        return (self._num_frames - self._utterance.first_frame) * self._frame_s
+
+    def _start_afresh(self) -> None:
+        """The encoder forgets all but the last moments, which it hears again: a word may be beginning there."""
+        encoder, chunk = self._model.encoder, min(self._chunk, RECENT_FRAMES)
+        _, self._encoder_state = encoder.step(self._recent, encoder.initial_state(1), chunk)
+        self._last_fresh = self._num_frames
 
     def _wants_fresh_start(self) -> bool:
-        """After an utterance, and now and then in silence, the encoder forgets: its state never grows old."""
+        """After an utterance, and now and then in silence, so that the state of the encoder never grows old."""
         if not self._utterance.is_empty or self._num_frames == self._last_sound:
             return False
         just_closed = self._last_fresh < self._last_sound
@@ -209,6 +225,7 @@ class Session:
         """Ends the utterance, if there is one: its last word is whole, and the search starts anew."""
         final = self._utterance.close(self.heard_s)
         self._num_energies_before += int(self._search_state.num_energies)
+        self._num_forced_before += int(self._search_state.num_forced)
         self._search_state = self._search.initial_state(1)
         self._first_frame = self._num_frames
         self._utterance = Utterance(self._tokenizer, self._frame_s)
@@ -226,6 +243,7 @@ class Utterance:
         self._tokenizer, self._frame_s = tokenizer, frame_s
         self._words: list[Word] = []
         self._num_shown = 0
+        self.first_frame = 0  # where its first token stopped
         self._open: list[tuple[int, int, float, float]] = []  # token, frame stopped at, centre, probability
 
     @property
@@ -235,6 +253,8 @@ class Utterance:
     def add(self, tokens: Tokens, first_frame: int, heard_s: float) -> None:
         """Hears the tokens of one stream; their frames count from `first_frame`. No word ends after `heard_s`."""
         for _, token, stop, centre, probability in zip(*(part.tolist() for part in tokens), strict=True):
+            if self.is_empty:
+                self.first_frame = stop + first_frame
             self._open.append((token, stop + first_frame, centre + first_frame, probability))
             if self._tokenizer.ends_word(token):
                 self._complete(heard_s)
