@@ -206,7 +206,7 @@ def set_values(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]
     return result
 
 
-def to_toml(settings: Any) -> str:
+def to_toml(settings: Any, table: str = "") -> str:
     """TOML text of a dataclass of settings; `from_dict` reads it back. Settings that are None are left out."""
     lines, tables = [], []
     values = settings if isinstance(settings, dict) else asdict(settings)
@@ -215,7 +215,6 @@ def to_toml(settings: Any) -> str:
             tables.append((name, value))
         elif value is not None:
             lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}")
-    for name, table in tables:
-        inner = to_toml(table)
-        lines += ["", *(f"[{name}]\n{inner}".splitlines())]
+    for name, inner in tables:
+        lines += ["", f"[{table}{name}]", *to_toml(inner, f"{table}{name}.").splitlines()]
     return "\n".join(lines) + "\n"
