@@ -130,7 +130,7 @@ def evaluate(options: argparse.Namespace) -> int:
     print(report.to_text())
     if options.json:
         _write(options.json, report.to_json())
-    return 0
+    return 1 if report.failures else 0
 
 
 def train(options: argparse.Namespace) -> int:

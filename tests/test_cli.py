@@ -375,8 +375,9 @@ def test_evaluate(fake, tmp_path, capsys, monkeypatch):
 
     def evaluate(recognizer, data, streaming, latency_ms, limit):
         asked.append((data, streaming, latency_ms, limit))
-        return SimpleNamespace(to_text=lambda: "WER 12.3%", to_json=lambda: '{"wer": 0.123}')
+        return SimpleNamespace(to_text=lambda: "WER 12.3%", to_json=lambda: '{"wer": 0.123}', failures=failures)
 
+    failures: list[str] = []
     stand_in(monkeypatch, "evaluate", evaluate=evaluate)
     assert main(["evaluate", str(tmp_path)]) == 0
     options = ["--streaming", "--latency-ms", "640", "--limit", "5", "--json", str(tmp_path / "new" / "wer.json")]
@@ -384,6 +385,8 @@ def test_evaluate(fake, tmp_path, capsys, monkeypatch):
     assert asked == [(tmp_path, False, None, None), (tmp_path, True, 640, 5)]
     assert capsys.readouterr().out == "WER 12.3%\n" * 2
     assert json.loads((tmp_path / "new" / "wer.json").read_text()) == {"wer": 0.123}
+    failures.append("a.flac: is truncated")
+    assert main(["evaluate", str(tmp_path)]) == 1
 
 
 def test_train(tmp_path, monkeypatch):
