@@ -74,7 +74,8 @@ class Frontend(nn.Module):
 
     def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
         """Whole utterances of (B,) lengths; frames past a row's end are of no meaning."""
-        x = self._normalise(features) * length_mask(lengths, features.shape[1])[..., None]
+        padding = ~length_mask(lengths, features.shape[1])[..., None]
+        x = self._normalise(features).masked_fill(padding, 0.0)
         x = F.pad(x, (0, 0, 0, -x.shape[1] % self.stride))
         return self._advance(x, self.initial_state(len(x)).pasts)[0]
 

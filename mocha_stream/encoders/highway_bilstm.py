@@ -101,6 +101,8 @@ class HighwayBiLSTM(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor, chunk: int | None = None) -> Tensor:
         """Whole sequences of (B,) lengths; what comes out past a row's end is of no meaning."""
+        if x.shape[1] == 0:  # an LSTM refuses no frames
+            return x
         if self.lookahead:
             state = self.initial_state(len(x))
             return self._run(x, lengths, state, chunk_bounds(x.shape[1], chunk))[0]
