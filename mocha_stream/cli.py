@@ -104,7 +104,7 @@ def stream(options: argparse.Namespace) -> int:
 
 def live(options: argparse.Namespace) -> int:
     """The microphone to text, until Ctrl-C."""
-    from .microphone import run_live
+    from .live import run_live
 
     def load() -> "Recognizer":
         return _load(options.model)

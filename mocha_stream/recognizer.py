@@ -25,6 +25,8 @@ OFFLINE_CHUNK_S = 30.0
 """Offline, a recording is heard whole up to this length, and in chunks of it beyond."""
 BLOCK_S = 10.0
 """Read from a file at a time."""
+SILENT_GAP_S = 5.0
+"""Of a gap in the sound, heard as silence."""
 RECENT_FRAMES = 8
 """Encoder frames that are heard again when the encoder starts afresh."""
 
@@ -151,6 +153,22 @@ class Session:
         """
         assert not self._done, "a finished session hears no more; open a new one"
         return self._hear_samples(self._mono.feed(block, sample_rate))
+
+    def skip(self, lost_s: float) -> list[Event]:
+        """Accounts for seconds of audio that were lost: they count in the times, and end the utterance like a pause.
+
+        Only the first moments are heard, as silence, so that a long gap costs no more than a short one.
+        """
+        rate = self._model.config.features.sample_rate
+        num_samples, frame = round(lost_s * rate), round(self._frame_s * rate)
+        num_frames = max(0, num_samples - round(SILENT_GAP_S * rate)) // frame
+        events = self.feed(np.zeros(num_samples - num_frames * frame, np.float32), rate)
+        if num_frames:
+            events += self._close()
+            self._num_samples += num_frames * frame
+            self._num_frames += num_frames
+            self._first_frame += num_frames
+        return events
 
     def finish(self) -> list[Event]:
         """Ends the stream and returns what was waiting for more audio."""

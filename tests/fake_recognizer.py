@@ -26,6 +26,9 @@ class Session:
     def feed(self, block: np.ndarray, sample_rate: int = RATE) -> list[Event]:
         return list(self._hear(self.stream.feed(block, sample_rate)))
 
+    def skip(self, lost_s: float) -> list[Event]:
+        return self.feed(np.zeros(round(lost_s * RATE), np.float32))
+
     def finish(self) -> list[Event]:
         events = list(self._hear(self.stream.finish()))
         rest = words(self.num_heard)[self.num_final :]

@@ -406,7 +406,8 @@ def test_live_and_devices(fake, tmp_path, capsys, monkeypatch):
         show(session.feed(np.zeros(RATE, np.int16)))
         show(session.finish())
 
-    stand_in(monkeypatch, "microphone", run_live=run_live, list_devices=lambda: "0 USB 48000 Hz")
+    stand_in(monkeypatch, "live", run_live=run_live)
+    stand_in(monkeypatch, "microphone", list_devices=lambda: "0 USB 48000 Hz")
     assert main(["live", "--latency-ms", "320", "--device", "USB", "--save", str(tmp_path / "a.wav")]) == 0
     assert capsys.readouterr().out == "WORD0\n"
     assert main(["devices"]) == 0
