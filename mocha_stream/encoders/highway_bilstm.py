@@ -27,6 +27,25 @@ def _reverse_within(x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     return x.gather(1, index.expand(-1, -1, x.shape[2])), index
 
 
+FEW_FRAMES = 32
+"""Up to so many frames, in a stream, `nn.LSTM` spends more time on rearranging its weights than on using them."""
+
+
+def _run_lstm(lstm: nn.LSTM, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What `lstm` gives for (B, S, D) frames from (B, H) states: outputs, and the states after them."""
+    if lstm.training or x.shape[1] > FEW_FRAMES:
+        output, (last_hidden, last_cell) = lstm(x, (hidden[None], cell[None]))
+        return output, last_hidden[0], last_cell[0]
+    inputs = F.linear(x, lstm.weight_ih_l0, lstm.bias_ih_l0 + lstm.bias_hh_l0)
+    weight, outputs = lstm.weight_hh_l0.T, []
+    for frame in inputs.unbind(1):
+        enter, forget, candidate, leave = torch.addmm(frame, hidden, weight).chunk(4, 1)
+        cell = torch.sigmoid(forget) * cell + torch.sigmoid(enter) * torch.tanh(candidate)
+        hidden = torch.sigmoid(leave) * torch.tanh(cell)
+        outputs.append(hidden)
+    return torch.stack(outputs, 1), hidden, cell
+
+
 class HighwayLayer(nn.Module):
     """One layer: both LSTMs, their projection, and the gate. (B, S, D) -> (B, S, D)"""
 
@@ -42,7 +61,8 @@ class HighwayLayer(nn.Module):
     def backward_direction(self, normed: Tensor, valid: Tensor) -> Tensor:
         """The backward LSTM over the first `valid` frames of each row, from the last one to the first."""
         reverse, index = _reverse_within(normed, valid)
-        output, _ = self.backward_lstm(reverse)
+        zeros = normed.new_zeros(len(normed), self.backward_lstm.hidden_size)
+        output, _, _ = _run_lstm(self.backward_lstm, reverse, zeros, zeros)
         return output.gather(1, index.expand(-1, -1, output.shape[2]))
 
     def combine(self, x: Tensor, normed: Tensor, ahead: Tensor, back: Tensor) -> Tensor:
@@ -66,11 +86,11 @@ class HighwayLayer(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """A chunk and its look ahead, from the (B, H) state before it; the state returned is that after the chunk."""
         normed = self.norm(x)
-        ahead, (hidden_n, cell_n) = self.forward_lstm(normed[:, :chunk], (hidden[None], cell[None]))
+        ahead, hidden, cell = _run_lstm(self.forward_lstm, normed[:, :chunk], hidden, cell)
         if x.shape[1] > chunk:
-            beyond, _ = self.forward_lstm(normed[:, chunk:], (hidden_n, cell_n))
+            beyond, _, _ = _run_lstm(self.forward_lstm, normed[:, chunk:], hidden, cell)
             ahead = torch.cat([ahead, beyond], 1)
-        return self.combine(x, normed, ahead, self.backward_direction(normed, valid)), hidden_n[0], cell_n[0]
+        return self.combine(x, normed, ahead, self.backward_direction(normed, valid)), hidden, cell
 
 
 class HighwayBiLSTM(nn.Module):
