@@ -73,7 +73,7 @@ class WavRecorder:
 
 
 def _header(sample_rate: int, num_bytes: int) -> bytes:
-    """80 bytes: RIFF; or, where 32-bit sizes do not suffice, RF64 with a chunk of 64-bit ones, which is junk to RIFF."""
+    """80 bytes: RIFF; or, where 32-bit sizes do not suffice, RF64 with a chunk of 64-bit ones, junk to a RIFF."""
     riff_bytes = _HEADER.size - 8 + num_bytes
     is_large = riff_bytes > _MAX_32
     return _HEADER.pack(
