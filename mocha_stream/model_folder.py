@@ -49,8 +49,8 @@ def load_model(folder: Path) -> tuple[MochaModel, Tokenizer]:
             f"{folder}: tokenizer.model has {len(tokenizer)} units and config.toml says {config.vocab_size}; "
             "they are not of one model"
         )
-    # Weights come from the file, so the time to initialise them is saved.
-    with torch.device("meta"):
+    # Not on the meta device: that imports torch's compiler, 170 MiB and two seconds, to save 0.1 s of initialising.
+    with torch.random.fork_rng(devices=()):
         model = MochaModel(config)
     _load_weights(model, folder / "model.safetensors")
     return model.eval(), tokenizer
