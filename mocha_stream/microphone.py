@@ -90,7 +90,7 @@ class Microphone:
     """
 
     def __init__(self, device: Device, block_ms: int):
-        self.device = device
+        self.device, self.num_channels = device, min(MAX_CHANNELS, device.num_channels)
         self.num_overflows = 0
         """Times that the system said it had lost sound."""
         self.num_dropped = 0
@@ -110,21 +110,19 @@ class Microphone:
         self._stream.close(ignore_errors=True)
 
     def __iter__(self) -> Iterator[Block]:
-        silent_s = 0.0
-        while not self._stopped.is_set():
+        silent_s, is_gone = 0.0, False
+        while not (self._stopped.is_set() or is_gone):
             try:
                 yield self._blocks.get(timeout=_POLL_S)
                 silent_s = 0.0
             except queue.Empty:
                 silent_s += _POLL_S  # by polls, not by the clock: this process may have been suspended
-                if not self._stream.active or silent_s >= GONE_S + self._block_s:
-                    self.stop()
-        is_gone = not self._stream.active or silent_s >= GONE_S + self._block_s
+                is_gone = not self._stream.active or silent_s >= GONE_S + self._block_s
         self._stream.abort(ignore_errors=True)
         while not self._blocks.empty():
             yield self._blocks.get()
         if self._lost_s:
-            nothing = np.zeros((0, self.device.num_channels), np.float32)
+            nothing = np.zeros((0, self.num_channels), np.float32)
             yield Block(nothing, self.device.sample_rate, self._lost_s, time.monotonic())
         if is_gone:
             raise DeviceError(f"{self.device}: gives no more sound; it was unplugged or its sound server ended")
@@ -134,7 +132,7 @@ class Microphone:
         try:
             stream = sounddevice.InputStream(
                 device=self.device.index,
-                channels=self.device.num_channels,
+                channels=self.num_channels,
                 samplerate=self.device.sample_rate,
                 blocksize=max(1, round(self.device.sample_rate * self._block_s)),
                 dtype="float32",
@@ -189,7 +187,7 @@ def list_devices() -> str:
         MissingExtraError: PortAudio is not installed.
     """
     devices, default = _input_devices()
-    rows = [("", "", "name", "system", "channels", "rate")]
+    rows = [("", "#", "name", "system", "channels", "rate")]
     for device in devices:
         place = "*" if device.index == default else "", str(device.index), device.name, device.host_api
         rows.append((*place, str(device.num_channels), f"{device.sample_rate} Hz"))
@@ -211,11 +209,9 @@ def find_device(wanted: int | str | None) -> Device:
         for device in devices:
             if device.index == index:
                 return device
-        raise DeviceError(
-            f"there is no default input device; choose one of the {everything}"
-            if wanted is None
-            else f"device {index} is no input device; {everything}"
-        )
+        if wanted is None:
+            raise DeviceError(f"there is no default input device; choose one of the {everything}")
+        raise DeviceError(f"device {index} is no input device; {everything}")
     name = wanted.lower()
     found = [device for device in devices if name == device.name.lower()]
     found = found or [device for device in devices if name in f"{device.name} ({device.host_api})".lower()]
@@ -236,7 +232,7 @@ def _input_devices() -> tuple[list[Device], int]:
                 each["index"],
                 each["name"],
                 apis[each["hostapi"]],
-                min(MAX_CHANNELS, each["max_input_channels"]),
+                each["max_input_channels"],
                 round(each["default_samplerate"]),
             )
             for each in sounddevice.query_devices()
