@@ -110,9 +110,9 @@ class Session:
         self._features = FeatureStream(model.config.features)
         self._waiting = np.zeros((0, model.config.features.num_mels), np.float32)
         self._encoder_state = model.encoder.initial_state(1)
-        # What a fresh start hears again: whole chunks, and after them as much as the encoder has waiting.
-        num_frames = min(chunk, RECENT_FRAMES) + model.config.encoder.lookahead
-        self._num_recent = num_frames * model.encoder.frontend.stride
+        # What a fresh start hears again: the last moments, and after them as much as the encoder has waiting.
+        num_waiting = -(-model.config.encoder.lookahead // chunk) * chunk
+        self._num_recent = (min(chunk, RECENT_FRAMES) + num_waiting) * model.encoder.frontend.stride
         self._recent = torch.zeros(1, 0, model.config.features.num_mels)
         self._search_state = self._search.initial_state(1)
         self._num_samples = 0
@@ -179,7 +179,10 @@ class Session:
         with torch.inference_mode():
             frames, state = self._model.encoder.step(self._take(len(self._waiting)), self._encoder_state, self._chunk)
             events += self._walk(torch.cat([frames, self._model.encoder.finish(state, self._chunk)], 1))
-        self._utterance.add(self._search.finish(self._search_state), self._first_frame, self.heard_s)
+        if self._last_sound > self._first_frame:  # silence has no last token
+            last = self._search.finish(self._search_state)
+            self._utterance.add(last, self._first_frame, self.heard_s)
+            self.num_tokens += len(last.token)
         return events + self._close()
 
     def _hear_samples(self, samples: np.ndarray) -> list[Event]:
@@ -218,10 +221,12 @@ class Session:
                 sounds = torch.cat([sounds, tokens.stop + self._first_frame])
             if len(sounds):
                 self._last_sound = int(sounds.max()) + 1
-            silence_s = (self._num_frames - self._last_sound) * self._frame_s
-            if not self._utterance.is_empty and self._endpoint.ends(silence_s, self._utterance_s()):
+            if not self._utterance.is_empty and self._endpoint.ends(self._silence_s(), self._utterance_s()):
                 events += self._close()
         return events
+
+    def _silence_s(self) -> float:
+        return (self._num_frames - self._last_sound) * self._frame_s
 
     def _utterance_s(self) -> float:
         return (self._num_frames - self._utterance.first_frame) * self._frame_s
@@ -229,12 +234,15 @@ class Session:
     def _start_afresh(self) -> None:
         """The encoder forgets all but the last moments, which it hears again: a word may be beginning there."""
         encoder, chunk = self._model.encoder, min(self._chunk, RECENT_FRAMES)
-        _, self._encoder_state = encoder.step(self._recent, encoder.initial_state(1), chunk)
+        size = (chunk + self._model.config.encoder.lookahead) * encoder.frontend.stride
+        _, state = encoder.step(self._recent[:, :size], encoder.initial_state(1), chunk)
+        _, self._encoder_state = encoder.step(self._recent[:, size:], state, self._chunk)
         self._last_fresh = self._num_frames
 
     def _wants_fresh_start(self) -> bool:
         """After an utterance, and now and then in silence, so that the state of the encoder never grows old."""
-        if not self._utterance.is_empty or self._num_frames == self._last_sound:
+        # CTC hears a word as single frames, often before the attention stops: only a pause is no part of one.
+        if not self._utterance.is_empty or self._silence_s() < self._endpoint.long_pause_s:
             return False
         just_closed = self._last_fresh < self._last_sound
         return just_closed or (self._num_frames - self._last_fresh) * self._frame_s >= self._endpoint.fresh_s
