@@ -74,5 +74,6 @@ class Tokenizer:
         return self.pieces[token].endswith(SPACE)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of the tokens; spaces between words only."""
-        return "".join(self.pieces[token] for token in tokens).replace(SPACE, " ").strip()
+        """The text of the tokens: single spaces, between words only. Token 0 has none."""
+        joined = "".join(self.pieces[token] for token in tokens if token)
+        return " ".join(joined.replace(SPACE, " ").split())
