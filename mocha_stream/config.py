@@ -6,6 +6,7 @@ range is refused with its place in the file.
 
 import json
 import tomllib
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -189,7 +190,7 @@ def set_values(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]
 
     The value is read as TOML (`3`, `0.5`, `true`, `[4, 8]`) or, failing that, taken as text.
     """
-    result: dict[str, Any] = json.loads(json.dumps(values))
+    result = deepcopy(values)
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         check(bool(equals and name), f"--set {assignment!r}; expected KEY=VALUE, for instance training.epochs=10")
@@ -214,7 +215,12 @@ def to_toml(settings: Any, table: str = "") -> str:
         if isinstance(value, dict):
             tables.append((name, value))
         elif value is not None:
-            lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}")
+            lines.append(f"{name} = {_toml_value(value)}")
     for name, inner in tables:
-        lines += ["", f"[{table}{name}]", *to_toml(inner, f"{table}{name}.").splitlines()]
+        lines += ["", f"[{table}{name}]", *to_toml(inner, f"{table}{name}.").rstrip("\n").split("\n")]
     return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    # TOML's strings, lists and numbers are those of JSON, but for one character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -109,6 +109,7 @@ def read_recipe(path: Path, assignments: list[str]) -> Recipe:
     values = set_values(read_toml(path), assignments)
     for name in ("run", "data"):
         check(name in values, f"{path}: setting {name!r} is missing")
+    check(isinstance(values["data"], dict), f"{path}: data is {values['data']!r}; expected a table of settings")
     for name in ("train", "dev", "cache"):
         check(name in values["data"], f"{path}: data: setting {name!r} is missing")
     return from_dict(Recipe, values, str(path))
