@@ -3,7 +3,7 @@
 So one recognizer serves many sessions, from several threads, and a session is dropped by forgetting it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from .audio import MonoStream, stream_audio
+from .batch import BATCH_S, recognise
 from .endpoint import EndpointRule
-from .errors import ConfigError
+from .errors import AudioError, ConfigError
 from .features import FeatureStream
 from .model import MochaModel
 from .model_folder import load_model
-from .search import GreedySearch, Tokens
+from .search import GreedySearch
 from .tokenizer import Tokenizer
-from .transcript import Event, Final, Partial, Transcript, Word
+from .transcript import Event, Final, Transcript
+from .utterance import Utterance
 
 BUNDLED = Path(__file__).parent / "pretrained" / "mocha-small-en"
 OFFLINE_CHUNK_S = 30.0
@@ -83,15 +85,55 @@ class Recognizer:
 
         Raises:
             AudioError: a file that cannot be read, or samples that cannot be used.
+            ConfigError: a latency that the model was not trained for.
         """
-        session = self.session(latency_ms)
-        if isinstance(source, np.ndarray):
-            blocks: Iterable[np.ndarray] = [source]
-        else:
-            sample_rate = self.config.features.sample_rate
-            blocks = stream_audio(source, BLOCK_S, sample_rate)
-        finals = [event for block in blocks for event in session.feed(block, sample_rate) if isinstance(event, Final)]
-        finals += [event for event in session.finish() if isinstance(event, Final)]
+        (result,) = self.transcribe_many([source], latency_ms, sample_rate)
+        if isinstance(result, AudioError):
+            raise result
+        return result
+
+    def transcribe_many(
+        self,
+        sources: Iterable[str | Path | np.ndarray],
+        latency_ms: int | None = None,
+        sample_rate: int = 16_000,
+        batch_s: float = BATCH_S,
+    ) -> Iterator[Transcript | AudioError]:
+        """The transcript of each source, or the error why there is none, in the order given.
+
+        Sources may be many and long: they are drawn as they are needed. The results are those of `transcribe`.
+
+        Args:
+            sources: files, or samples at `sample_rate` Hz
+            latency_ms: None decodes whole recordings, in batches; one of `latencies_ms` hears each as a stream would
+            batch_s: seconds of audio to decode together; more is faster and takes more memory
+
+        Raises:
+            ConfigError: a latency that the model was not trained for.
+        """
+        recordings = (self._blocks(source, sample_rate) for source in sources)
+        if latency_ms is not None:
+            for blocks in recordings:
+                yield self._hear(blocks, self.session(latency_ms))
+            return
+        for result in recognise(self.model, self.tokenizer, recordings, batch_s):
+            yield result if isinstance(result, AudioError) else result.transcript
+
+    def _blocks(self, source: str | Path | np.ndarray, sample_rate: int) -> Iterator[np.ndarray]:
+        """(n,) float32 samples at the model's rate. Raises AudioError, as they are drawn."""
+        if not isinstance(source, np.ndarray):
+            yield from stream_audio(source, BLOCK_S, self.config.features.sample_rate)
+            return
+        stream = MonoStream(self.config.features.sample_rate)
+        yield stream.feed(source, sample_rate)
+        yield stream.finish()
+
+    def _hear(self, blocks: Iterable[np.ndarray], session: "Session") -> Transcript | AudioError:
+        try:
+            events = [event for block in blocks for event in session.feed(block, self.config.features.sample_rate)]
+        except AudioError as error:
+            return error
+        finals = [event for event in [*events, *session.finish()] if isinstance(event, Final)]
         words = tuple(word for final in finals for word in final.words)
         return Transcript(" ".join(final.text for final in finals), words, session.heard_s)
 
@@ -260,53 +302,3 @@ class Session:
     def _partial(self) -> list[Event]:
         partial = self._utterance.partial(self.heard_s)
         return [partial] if partial else []
-
-
-class Utterance:
-    """The words since the last pause, put together from tokens."""
-
-    def __init__(self, tokenizer: Tokenizer, frame_s: float):
-        self._tokenizer, self._frame_s = tokenizer, frame_s
-        self._words: list[Word] = []
-        self._num_shown = 0
-        self.first_frame = 0  # where its first token stopped
-        self._open: list[tuple[int, int, float, float]] = []  # token, frame stopped at, centre, probability
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._words and not self._open
-
-    def add(self, tokens: Tokens, first_frame: int, heard_s: float) -> None:
-        """Hears the tokens of one stream; their frames count from `first_frame`. No word ends after `heard_s`."""
-        for _, token, stop, centre, probability in zip(*(part.tolist() for part in tokens), strict=True):
-            if self.is_empty:
-                self.first_frame = stop + first_frame
-            self._open.append((token, stop + first_frame, centre + first_frame, probability))
-            if self._tokenizer.ends_word(token):
-                self._complete(heard_s)
-
-    def partial(self, at_s: float) -> Partial | None:
-        """The words so far, if there are new ones since the last time."""
-        if self._num_shown == len(self._words):
-            return None
-        self._num_shown = len(self._words)
-        return Partial(self._text(), tuple(self._words), at_s, len(self._words))
-
-    def close(self, at_s: float) -> Final | None:
-        """All words, the last one whole as it stands; None without any."""
-        self._complete(at_s)
-        if not self._words:
-            return None
-        return Final(self._text(), tuple(self._words), self._words[0].start_s, self._words[-1].end_s, at_s)
-
-    def _text(self) -> str:
-        return " ".join(word.word for word in self._words)
-
-    def _complete(self, heard_s: float) -> None:
-        text = self._tokenizer.decode(token for token, *_ in self._open)
-        if text:
-            start_s = max((self._open[0][2] - 1) * self._frame_s, self._words[-1].end_s if self._words else 0.0)
-            end_s = max(min((self._open[-1][1] + 1) * self._frame_s, heard_s), start_s)
-            confidence = float(np.exp(np.mean([np.log(max(probability, 1e-10)) for *_, probability in self._open])))
-            self._words.append(Word(text, start_s, end_s, confidence))
-        self._open = []
