@@ -6,6 +6,7 @@ is shared among more processes, does what the undisturbed one does.
 
 import json
 import lzma
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -280,7 +281,7 @@ class Trainer:
         """Linear warm-up, then a half cosine to zero at the end of the last epoch."""
         training = self.recipe.training
         warm = min(1.0, (self.step + 1) / max(1, training.warmup_steps))
-        return training.learning_rate * warm * 0.5 * (1 + np.cos(np.pi * min(1.0, progress / training.epochs)))
+        return training.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * min(1.0, progress / training.epochs)))
 
     # ------------------------------------------------------------ after an epoch
 
