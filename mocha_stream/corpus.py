@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from .errors import DataError
@@ -53,14 +54,53 @@ def read_corpus(path: Path) -> list[Utterance]:
     utterances = [utterance for item in lists for utterance in _read_list(item)]
     if not utterances:
         raise DataError(f"{path}: its transcripts list no utterance")
-    return sorted(utterances, key=lambda utterance: utterance.id)
+    utterances.sort(key=lambda utterance: utterance.id)
+    for first, second in pairwise(utterances):
+        if first.id == second.id:
+            raise DataError(f"{path}: lists {first.id!r} twice ({first.path}, {second.path}); give each its own name")
+    return utterances
+
+
+def is_list(path: Path) -> bool:
+    """Whether the name is that of a list of recordings, in one of the three layouts."""
+    return path.suffix == ".jsonl" or path.name == "transcripts.tsv" or path.name.endswith(".trans.txt")
+
+
+def read_paths(path: Path) -> list[Path]:
+    """The recordings that a list names, in its order. In JSON lines, "path" is enough, and they need not exist.
+
+    Raises:
+        DataError: no such list, a malformed line, or no recording at all.
+    """
+    try:
+        if path.suffix == ".jsonl":
+            lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+            paths = [_listed_path(line, path, f"{path}:{number}") for number, line in lines if line.strip()]
+        else:
+            paths = [utterance.path for utterance in _read_list(path)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); expected a list of recordings") from None
+    if not paths:
+        raise DataError(f"{path}: lists no recording")
+    return paths
+
+
+def _listed_path(line: str, path: Path, where: str) -> Path:
+    try:
+        return path.parent / json.loads(line)["path"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        raise DataError(f'{where}: {line[:60]!r}; expected {{"path": ...}}') from None
 
 
 def _read_list(path: Path) -> Iterator[Utterance]:
     present = {}
     if path.suffix != ".jsonl":
         present = {item.stem: item for item in path.parent.iterdir() if item.suffix.lower() in EXTENSIONS}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: is not text that can be read ({error}); expected a list of transcripts") from None
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         where = f"{path}:{number}"
@@ -84,8 +124,13 @@ def _manifest_entry(line: str, path: Path, where: str) -> Utterance:
     try:
         entry = json.loads(line)
         recording, text = path.parent / entry["path"], entry["text"]
-    except (json.JSONDecodeError, KeyError, TypeError):
+        # The id is the path without its ending: names alone repeat from folder to folder.
+        name = entry.get("id", str(Path(entry["path"]).with_suffix("")))
+        if not (isinstance(text, str) and isinstance(name, str)):
+            raise TypeError
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise DataError(f'{where}: {line[:60]!r}; expected {{"path": ..., "text": ...}}') from None
-    if not recording.exists():
-        raise DataError(f"{where}: {recording} does not exist; paths start from the manifest's folder")
-    return Utterance(entry.get("id", recording.stem), recording, normalise(text), entry.get("speaker", ""))
+    if not recording.is_file():
+        found = "is no file" if recording.exists() else "does not exist"
+        raise DataError(f"{where}: {recording} {found}; paths start from the manifest's folder")
+    return Utterance(name, recording, normalise(text), str(entry.get("speaker", "")))

@@ -71,7 +71,8 @@ def read_config(folder: Path) -> ModelConfig:
             )
         return from_dict(ModelConfig, values, str(path))
     except ConfigError as error:
-        raise ModelError(str(error)) from None
+        message = str(error)
+        raise ModelError(message if message.startswith(str(path)) else f"{path}: {message}") from None
 
 
 def _load_weights(model: nn.Module, path: Path) -> None:
@@ -87,6 +88,8 @@ def _load_weights(model: nn.Module, path: Path) -> None:
             raise ModelError(
                 f"{path}: weight {name} has shape {tuple(weights[name].shape)}; config.toml wants {tuple(tensor.shape)}"
             )
+        if not (weights[name].is_floating_point() and weights[name].isfinite().all()):
+            raise ModelError(f"{path}: weight {name} holds what is no finite number; the file is spoiled, copy it anew")
     for name in weights:
         if name not in expected:
             raise ModelError(f"{path}: weight {name} is unknown; the file is not of the model in config.toml")
