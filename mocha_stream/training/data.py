@@ -5,7 +5,6 @@ as float16 without normalisation, and `NAME.jsonl`, one line an utterance.
 """
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -62,6 +61,13 @@ def cache_features(corpus: Path, config: FeatureConfig, speed: float, cache: Pat
         cache.mkdir(parents=True, exist_ok=True)
         _write_cache(read_corpus(corpus), config, speed, frames, index, num_processes)
     entries = [json.loads(line) for line in index.read_text(encoding="utf-8").splitlines()]
+    if corpus.exists():  # the cache alone will do, for instance on another machine
+        listed = [(utterance.id, utterance.text) for utterance in read_corpus(corpus)]
+        if listed != [(entry["id"], entry["text"]) for entry in entries]:
+            raise DataError(
+                f"{index}: lists other utterances than {corpus}; delete it to compute the features anew, "
+                "or choose another data.cache where another corpus has the same name"
+            )
     features = np.memmap(frames, np.float16, mode="r").reshape(-1, config.num_mels)
     expected = sum(entry["num_frames"] for entry in entries)
     if len(features) != expected:
@@ -146,13 +152,3 @@ def read_examples(
         for speed in speeds
         for example in cache_features(corpus, config, speed, cache, num_processes)
     ]
-
-
-def iterate_shares(
-    batches: list[np.ndarray], num_frames: np.ndarray, start: int, rank: int, world: int
-) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Number, rows of this process and all rows of each batch from `start` on; too small batches are left out."""
-    for position in range(start, len(batches)):
-        batch = batches[position]
-        if len(batch) >= world:
-            yield position, share(batch, num_frames, rank, world), batch
