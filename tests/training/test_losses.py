@@ -1,0 +1,157 @@
+"""Losses: a batch is its rows one by one, the counts count, and the expectation is that of many hard walks."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import MELS, random_model
+
+from mocha_stream.attention import hard_monotonic, soft_monotonic
+from mocha_stream.training.losses import Batch, compute, ctc_stops, quantity_loss, synchrony_loss
+
+
+def batch(sizes: list[tuple[int, int]], extra: int = 0, padding: float = 1e4) -> Batch:
+    """Rows of so many features and tokens, and `extra` more of both as padding."""
+    torch.manual_seed(0)
+    lengths, counts = (torch.tensor(part) for part in zip(*sizes, strict=True))
+    features = torch.randn(len(sizes), int(lengths.max()) + extra, MELS).double() * 3 - 5
+    tokens = torch.randint(1, 40, (len(sizes), int(counts.max()) + extra))
+    for row, (length, count) in enumerate(sizes):
+        features[row, length:], tokens[row, count:] = padding, 0
+    return Batch(features, lengths, tokens, counts)
+
+
+def losses(model, items: Batch, chunk: int | None = 2, smoothing: float = 0.1):
+    return compute(model, items, chunk, 0.0, smoothing, True)
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 90), st.integers(1, 6)), min_size=1, max_size=4),
+    extra=st.integers(0, 9),
+    energy=st.sampled_from(["dot", "additive"]),
+    chunk=st.sampled_from([1, 2, None]),
+)
+@torch.no_grad()
+def test_a_batch_is_its_rows_one_by_one(sizes, extra, energy, chunk):
+    model, items = random_model(energy=energy).double(), batch(sizes, extra)
+    whole, diagnosis, _ = losses(model, items, chunk)
+    total, seen = torch.zeros(4).double(), torch.zeros(3).double()
+    for row, (length, count) in enumerate(sizes):
+        alone = Batch(
+            items.features[row : row + 1, :length],
+            items.feature_lengths[row : row + 1],
+            items.tokens[row : row + 1, :count],
+            items.token_lengths[row : row + 1],
+        )
+        parts, counts, _ = losses(model, alone, chunk)
+        total += torch.stack([part.double() for part in parts])
+        seen += torch.stack([part.double() for part in counts])
+    torch.testing.assert_close(torch.stack([part.double() for part in whole]), total, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(torch.stack([part.double() for part in diagnosis]), seen, rtol=1e-5, atol=1e-4)
+
+
+def test_gradients_of_a_batch_are_those_of_its_rows():
+    sizes = [(80, 5), (33, 2), (8, 1)]
+    model, items = random_model().double(), batch(sizes, 3)
+
+    def gradient(rows: slice, length: int | None, count: int | None) -> torch.Tensor:
+        part = Batch(
+            items.features[rows, :length],
+            items.feature_lengths[rows],
+            items.tokens[rows, :count],
+            items.token_lengths[rows],
+        )
+        model.zero_grad()
+        sum(losses(model, part)[0]).backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    whole = gradient(slice(None), None, None)
+    alone = sum(gradient(slice(i, i + 1), length, count) for i, (length, count) in enumerate(sizes))
+    assert whole.abs().max() > 0.1
+    torch.testing.assert_close(whole, alone, rtol=1e-4, atol=1e-4)
+
+
+def test_losses_are_finite_and_zero_where_nothing_can_be_aligned():
+    """More tokens than frames: CTC has no path, and the batch has to survive it."""
+    model, items = random_model(), batch([(8, 6), (80, 2), (1, 1)])
+    items = items._replace(features=items.features.float())
+    parts, diagnosis, alignment = losses(model, items)
+    sum(parts).backward()
+    assert all(torch.isfinite(part) for part in (*parts, *diagnosis))
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+    assert alignment.alpha.shape == (3, 7, 10)
+
+
+@pytest.mark.parametrize("r", [-1000.0, 1000.0])
+def test_saturated_energies_have_finite_gradients(r):
+    model, items = random_model(), batch([(80, 5), (33, 2)])
+    with torch.no_grad():
+        model.attention.stop_energy.r.fill_(r)
+    parts, diagnosis, _ = losses(model, items._replace(features=items.features.float()))
+    sum(parts).backward()
+    assert all(torch.isfinite(part) for part in parts)
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+    # All 7 tokens stop or none does; the query after the last token should not.
+    assert float(diagnosis.mass) == pytest.approx(7 if r > 0 else 0)
+    assert float(parts.quantity) == pytest.approx(2 if r > 0 else 7)
+
+
+def test_quantity_counts_missing_stops_and_those_after_the_end():
+    alpha = torch.zeros(2, 4, 5)
+    alpha[0, 0, 1] = 1.0
+    alpha[0, 1, 2], alpha[0, 1, 3] = 0.25, 0.5
+    alpha[0, 3, 4] = 0.125  # the query after the three tokens of row 0
+    alpha[1, 0, 0] = 1.0
+    alpha[1, 1, 2] = 0.5  # the query after the one token of row 1
+    alpha[1, 2:, 3] = 1.0  # padding
+    expected = (0 + 0.25 + 1) + 0.125 + 0 + 0.5
+    assert float(quantity_loss(alpha, torch.tensor([3, 1]))) == pytest.approx(expected)
+
+
+def test_synchrony_measures_frames_between_expected_stops_and_ctc():
+    labels = [0, 3, 3, 0, 4, 4, 0, 4]
+    log = torch.full((1, 8, 6), -20.0)
+    log[0, range(8), labels] = 0.0
+    tokens = torch.tensor([[3, 4, 4]])
+    assert ctc_stops(log[0], tokens[0]).tolist() == [2, 5, 7]
+    alpha = torch.zeros(1, 4, 8)
+    alpha[0, 0, 2] = 1.0
+    alpha[0, 1, 4], alpha[0, 1, 7] = 0.5, 0.5  # expected at 5.5
+    alpha[0, 2, 4] = 0.5  # three frames early, half there
+    absolute, signed = synchrony_loss(alpha, log, tokens, torch.tensor([8]), torch.tensor([3]))
+    assert float(absolute) == pytest.approx(0 + 0.5 + 1.5)
+    assert float(signed) == pytest.approx(0 + 0.5 - 1.5)
+
+
+def test_ctc_stops_where_there_is_no_path():
+    log = torch.zeros(3, 6).log_softmax(-1)
+    assert ctc_stops(log, torch.tensor([1, 1])) is not None
+    assert ctc_stops(log, torch.tensor([1, 1, 2])) is None
+    assert ctc_stops(log, torch.tensor([], dtype=torch.long)) is None
+
+
+def test_label_smoothing_and_noise_reach_their_losses():
+    model, items = random_model(), batch([(80, 5)])
+    items = items._replace(features=items.features.float())
+    plain = losses(model, items, smoothing=0.0)[0]
+    smooth = losses(model, items, smoothing=0.5)[0]
+    assert plain.token != smooth.token
+    assert torch.equal(plain.ctc, smooth.ctc)
+    noisy = [compute(model, items, 2, 1.0, 0.0, False)[0] for _ in range(2)]
+    assert noisy[0].quantity != noisy[1].quantity
+    assert noisy[0].synchrony == 0
+
+
+def test_soft_attention_is_the_share_of_hard_walks_that_stop_there():
+    """Drawn 4000 times: each energy plus logistic noise is above 0 with probability sigmoid(energy)."""
+    torch.manual_seed(0)
+    energy, draws = torch.randn(1, 4, 9), 4000
+    soft = soft_monotonic(energy)[0]
+    head, counts = torch.zeros(draws, dtype=torch.long), torch.zeros(4, 9)
+    lengths = torch.full((draws,), 9)
+    for step in range(4):
+        drawn = (torch.rand(draws, 9) < torch.sigmoid(energy[:, step])).float() - 0.5
+        head = hard_monotonic(drawn, lengths, head)
+        counts[step] = torch.bincount(head[head >= 0], minlength=9)
+    torch.testing.assert_close(soft, counts / draws, rtol=0, atol=0.03)
