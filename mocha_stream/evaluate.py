@@ -69,6 +69,8 @@ class Recording:
     """Wall clock of decoding the file."""
     recognition_s: float
     """Wall clock of the arithmetic from samples to text."""
+    processor_s: float
+    """The same in processor time of all threads, which other programs on the machine do not lengthen."""
     tail_s: float
     """The part of it after the last sample had come: the last block and the end of the stream."""
     num_frames: int
@@ -120,6 +122,7 @@ class Report:
             "wer": errors.wer,
             "real_time_factor": seconds / max(audio_s, 1e-9),
             "recognition_s": seconds,
+            "processor_s": sum(item.processor_s for item in items),
             "reading_s": sum(item.reading_s for item in items),
             "tail_s": summary([item.tail_s for item in items]),
             "emission_delay_s": summary(delays),
@@ -151,8 +154,9 @@ class Report:
             f"{heard}, {latency}",
             f"WER               {_percent(f['wer'])}  ({f['substitutions']} substitutions, {f['deletions']} deletions, "
             f"{f['insertions']} insertions)",
-            f"real-time factor  {f['real_time_factor']:.4f}  ({f['recognition_s']:.1f} s of arithmetic; threads: "
-            f"{self.num_threads}; reading the files took {f['reading_s']:.1f} s more)",
+            f"real-time factor  {f['real_time_factor']:.4f}  ({f['recognition_s']:.1f} s of arithmetic, "
+            f"{f['processor_s']:.1f} s of processor time; threads: {self.num_threads}; reading the files took "
+            f"{f['reading_s']:.1f} s more)",
             f"energies          {f['num_energies']} <= bound {f['energy_bound']}  "
             f"({f['num_frames']} frames + {SCAN_BLOCK} x {f['num_tokens']} tokens)",
             f"  worst recording {worst['energies']} <= bound {worst['bound']}  ({worst['id']})",
@@ -222,14 +226,15 @@ def measure(
     reading_s = time.perf_counter() - started
 
     session, screen = recognizer.session(latency_ms), Screen()
-    recognition_s = tail_s = 0.0
+    recognition_s = processor_s = tail_s = 0.0
     for i, (block, rate) in enumerate(blocks):
-        started = time.perf_counter()
+        started, processor_started = time.perf_counter(), time.process_time()
         events = session.feed(block, rate)
         if i == len(blocks) - 1:
             events += session.finish()
         tail_s = time.perf_counter() - started
         recognition_s += tail_s
+        processor_s += time.process_time() - processor_started
         screen.show(events)
     words = [normalise(word.word) for word in screen.words]
     ends = align(blocks, utterance.text) if align else None
@@ -242,6 +247,7 @@ def measure(
         session.heard_s,
         reading_s,
         recognition_s,
+        processor_s,
         tail_s,
         *_counts(session),
         screen.num_rewrites,
