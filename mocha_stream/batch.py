@@ -19,7 +19,7 @@ from .errors import AudioError
 from .features import FeatureStream
 from .model import MochaModel
 from .search import GreedySearch, Tokens
-from .segment import Segment, cut
+from .segment import BATCH_S, Segment, cut
 from .streaming import length_mask
 from .tokenizer import Tokenizer
 from .transcript import Transcript
@@ -29,8 +29,6 @@ from .utterance import Utterance
 # libraries and processors ignore it, and there `_pad` alone has to do.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
-BATCH_S = 480.0
-"""Seconds of audio, padding included, that are decoded together."""
 READ_AHEAD = 4
 """Batches that are read before they are sorted by length and decoded."""
 MIN_ROWS, MIN_SEARCH_ROWS = 2, 16

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from . import __version__
 from .errors import AudioError, ConfigError, DataError, MochaError
+from .files import about, complain, transcribe_files, write_whole
 from .transcript import Event, Final, Overflow, Word, as_json
 from .writers import FORMATS
 
@@ -32,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except MochaError as error:
-        _complain(error)
+        complain(error)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -43,37 +44,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 def transcribe(options: argparse.Namespace) -> int:
     """Each file on its own: one that cannot be used is reported, and the others go on."""
-    failed = 0
-    files: list[tuple[Path, Path]] = []  # each with its place in the output directory, without ending
-    for given in options.files:
-        try:
-            files += _inputs(given)
-        except AudioError as error:
-            _complain(error)
-            failed += 1
-    if not files:
-        return 2
-    if options.output_dir is None and options.format in ("srt", "vtt") and len(files) > 1:
-        raise ConfigError(f"{options.format} of {len(files)} recordings is no one file; name an --output-dir")
-    targets = _targets(files, options.output_dir, options.format) if options.output_dir else {}
-
-    recognizer = _load(options.model)
-    num_done = 0
-    for path, _ in files:
-        try:
-            transcript = recognizer.transcribe(path, latency_ms=options.latency_ms)
-        except AudioError as error:
-            _complain(_about(path, error))
-            failed += 1
-            continue
-        if targets:
-            _write(targets[path], FORMATS[options.format](path, transcript))
-        else:
-            name = "tsv" if options.format == "txt" else options.format
-            sys.stdout.write(FORMATS[name](path, transcript))
-            sys.stdout.flush()
-        num_done += 1
-    return 0 if not failed else 1 if num_done else 2
+    return transcribe_files(
+        options.files,
+        options.output_dir,
+        options.format,
+        options.resume,
+        options.model,
+        options.latency_ms,
+        options.jobs,
+        options.batch_s,
+    )
 
 
 def stream(options: argparse.Namespace) -> int:
@@ -97,7 +77,7 @@ def stream(options: argparse.Namespace) -> int:
             printer.show(session.feed(block, sample_rate=rate))
     except AudioError as error:
         printer.show(session.finish())
-        raise _about(options.file, error) from None
+        raise about(options.file, error) from None
     printer.show(session.finish())
     return 0
 
@@ -129,7 +109,7 @@ def evaluate(options: argparse.Namespace) -> int:
     report = evaluate(recognizer, options.data, options.streaming, options.latency_ms, options.limit)
     print(report.to_text())
     if options.json:
-        _write(options.json, report.to_json())
+        write_whole(options.json, report.to_json())
     return 1 if report.failures else 0
 
 
@@ -172,7 +152,7 @@ class EventPrinter:
             if self.jsonl:
                 print(json.dumps(as_json(event), ensure_ascii=False), flush=True)
             elif isinstance(event, Overflow):
-                _complain(f"{event.lost_s:.2f} s of sound were lost at {event.at_s:.2f} s; this machine is too slow")
+                complain(f"{event.lost_s:.2f} s of sound were lost at {event.at_s:.2f} s; this machine is too slow")
             elif isinstance(event, Final):
                 self._append(event.words)
                 if self.num_shown:
@@ -191,48 +171,6 @@ def _load(model: Path | None) -> "Recognizer":
     from .recognizer import Recognizer
 
     return Recognizer.load(model)
-
-
-def _complain(message: object) -> None:
-    print(f"mocha-stream: {message}", file=sys.stderr, flush=True)
-
-
-def _about(path: str | Path, error: AudioError) -> AudioError:
-    """The error with the path in front, unless it says it already."""
-    return error if str(error).startswith(f"{path}: ") else AudioError(f"{path}: {error}")
-
-
-def _inputs(given: Path) -> list[tuple[Path, Path]]:
-    """The recordings that an argument names, each with its place in an output directory, without ending."""
-    from .audio import find_audio
-
-    found = find_audio(given)
-    top = given.parent if found == [given] else given
-    return [(path, path.relative_to(top).with_suffix("")) for path in found]
-
-
-def _targets(files: list[tuple[Path, Path]], directory: Path, ending: str) -> dict[Path, Path]:
-    """The file to write for each recording."""
-    sources: dict[Path, Path] = {}
-    for path, place in files:
-        target = directory / place.with_name(f"{place.name}.{ending}")
-        if sources.setdefault(target, path) != path:
-            raise ConfigError(f"{sources[target]} and {path} would both be written to {target}; transcribe them apart")
-    return {path: target for target, path in sources.items()}
-
-
-def _write(path: Path, text: str) -> None:
-    """Writes a whole file or none: under a temporary name beside it first."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise MochaError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
 
 
 def _raw_blocks(sample_rate: int, block_s: float) -> Iterator[tuple["np.ndarray", int]]:
@@ -292,12 +230,28 @@ def _parser() -> argparse.ArgumentParser:
     jsonl.add_argument("--jsonl", action="store_true", help="print one event a line, as JSON")
 
     command = commands.add_parser("transcribe", parents=[model, whole], help="recordings to text")
-    command.add_argument("files", nargs="+", type=Path, metavar="FILE", help="audio files, or directories of them")
+    command.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="audio files, directories or quoted patterns of them, lists (JSON lines with a path, or LibriSpeech's "
+        "*.trans.txt), or - for an audio file on standard input",
+    )
     command.add_argument(
         "--format", choices=FORMATS, default="txt", help="default: %(default)s; on the screen, path<TAB>text"
     )
     command.add_argument(
         "--output-dir", type=Path, metavar="DIR", help="write one file per recording instead of printing"
+    )
+    command.add_argument("--resume", action="store_true", help="leave out what is in the --output-dir already")
+    command.add_argument(
+        "--jobs", type=_positive, default=1, metavar="N", help="processes side by side (default: %(default)s)"
+    )
+    command.add_argument(
+        "--batch-s",
+        type=_positive,
+        metavar="S",
+        help="seconds of audio to decode together, 480 by default; it changes speed and memory, no result",
     )
     command.set_defaults(run=transcribe)
 

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from .audio import MonoStream, stream_audio
-from .batch import BATCH_S, recognise
-from .endpoint import EndpointRule
+from .batch import recognise
+from .endpoint import EndpointRule, SilenceGate
 from .errors import AudioError, ConfigError
 from .features import FeatureStream
 from .model import MochaModel
 from .model_folder import load_model
 from .search import GreedySearch
+from .segment import BATCH_S
 from .tokenizer import Tokenizer
 from .transcript import Event, Final, Transcript
 from .utterance import Utterance
@@ -153,8 +154,8 @@ class Session:
         self._waiting = np.zeros((0, model.config.features.num_mels), np.float32)
         self._encoder_state = model.encoder.initial_state(1)
         # What a fresh start hears again: the last moments, and after them as much as the encoder has waiting.
-        num_waiting = -(-model.config.encoder.lookahead // chunk) * chunk
-        self._num_recent = (min(chunk, RECENT_FRAMES) + num_waiting) * model.encoder.frontend.stride
+        self._num_waiting = -(-model.config.encoder.lookahead // chunk) * chunk
+        self._num_recent = (min(chunk, RECENT_FRAMES) + self._num_waiting) * model.encoder.frontend.stride
         self._recent = torch.zeros(1, 0, model.config.features.num_mels)
         self._search_state = self._search.initial_state(1)
         self._num_samples = 0
@@ -163,6 +164,9 @@ class Session:
         self._last_sound = 0  # the first frame of the silence that lasts until now
         self._last_fresh = 0  # the frame where the encoder last started afresh
         self._utterance = Utterance(tokenizer, frame_s)
+        self._gate = SilenceGate(model.config.features)
+        self._num_silent = 0 if self._num_waiting else RECENT_FRAMES  # frames that the gate has just found silent
+        self._is_resting = False
         self._done = False
         self.num_tokens = 0
         self._num_energies_before = self._num_forced_before = 0
@@ -218,9 +222,13 @@ class Session:
         self._done = True
         self._waiting = np.concatenate([self._waiting, self._features.finish()])
         events += self._hear_chunks()
+        features, encoder = self._take(len(self._waiting)), self._model.encoder
         with torch.inference_mode():
-            frames, state = self._model.encoder.step(self._take(len(self._waiting)), self._encoder_state, self._chunk)
-            events += self._walk(torch.cat([frames, self._model.encoder.finish(state, self._chunk)], 1))
+            if self._rests(features):
+                self._num_frames += self._num_waiting - (-features.shape[1] // encoder.frontend.stride)
+            else:
+                frames, state = encoder.step(features, self._encoder_state, self._chunk)
+                events += self._walk(torch.cat([frames, encoder.finish(state, self._chunk)], 1))
         if self._last_sound > self._first_frame:  # silence has no last token
             last = self._search.finish(self._search_state)
             self._utterance.add(last, self._first_frame, self.heard_s)
@@ -238,12 +246,26 @@ class Session:
         while len(self._waiting) >= size:
             with torch.inference_mode():
                 features = self._take(size)
-                frames, self._encoder_state = self._model.encoder.step(features, self._encoder_state, self._chunk)
-                events += self._walk(frames)
+                if self._rests(features):
+                    self._num_frames += self._chunk
+                else:
+                    frames, self._encoder_state = self._model.encoder.step(features, self._encoder_state, self._chunk)
+                    events += self._walk(frames)
                 self._recent = torch.cat([self._recent, features], 1)[:, -self._num_recent :]
-                if self._wants_fresh_start():
+                if not self._is_resting and self._wants_fresh_start():
                     self._start_afresh()
         return events + self._partial()
+
+    def _rests(self, features: Tensor) -> bool:
+        """Whether model and search may pass over these features: it has been silent for a while, and still is."""
+        is_silent = self._gate.is_silent(features[0].numpy())
+        was_resting = self._is_resting
+        self._is_resting = is_silent and self._utterance.is_empty and self._num_silent >= RECENT_FRAMES
+        self._num_silent = self._num_silent + self._chunk if is_silent else 0
+        if was_resting and not self._is_resting:
+            self._close()  # the search goes on from here, as if no time had passed
+            self._start_afresh()
+        return self._is_resting
 
     def _take(self, size: int) -> Tensor:
         """The next `size` features."""

@@ -1,12 +1,12 @@
 """Takes the place of `mocha_stream.recognizer` where the command is tested, not the model: a word a second."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from mocha_stream.audio import MonoStream, read_audio
-from mocha_stream.errors import ModelError
+from mocha_stream.errors import AudioError, ModelError
 from mocha_stream.transcript import Event, Final, Partial, Transcript, Word
 
 RATE = 16_000
@@ -54,9 +54,16 @@ class Recognizer:
             raise ModelError(f"{folder}: is no model folder; expected one")
         return cls()
 
-    def transcribe(self, path: Path, latency_ms: int | None = None) -> Transcript:
-        samples = read_audio(path)
-        return Transcript(_text(words(len(samples))), words(len(samples)), len(samples) / RATE)
+    def transcribe_many(
+        self, paths: Iterable[Path], latency_ms: int | None = None, batch_s: float = 1.0
+    ) -> Iterator[Transcript | AudioError]:
+        for path in paths:
+            try:
+                samples = read_audio(path)
+            except AudioError as error:
+                yield error
+            else:
+                yield Transcript(_text(words(len(samples))), words(len(samples)), len(samples) / RATE)
 
     def session(self, latency_ms: int = 640) -> Session:
         return Session()

@@ -146,7 +146,9 @@ def test_bad_input_among_good(model, tmp_path, capsys, good, name):
     after.write_bytes(good.read_bytes())
     assert main(["transcribe", str(before), str(make(tmp_path)), str(after)]) == 1
     out, err = capsys.readouterr()
-    assert message in the_line(err)
+    failure, summary = err.splitlines()
+    assert message in the_line(failure)
+    assert the_line(summary).startswith("mocha-stream: 2 of 3 recordings transcribed, 1 failed: ")
     assert [line.partition("\t")[0] for line in out.splitlines()] == [str(before), str(after)]
 
 
@@ -198,7 +200,9 @@ def test_transcribe_to_files(model, tmp_path, capsys, good, name):
     assert main(["transcribe", str(good.parent), "--format", name, "--output-dir", str(output)]) == 0
     written = sorted(path for path in output.rglob("*") if path.is_file())
     assert written == [output / "deep" / "er" / f"two.one.{name}", output / f"ten.{name}"]
-    assert capsys.readouterr() == ("", "")
+    out, err = capsys.readouterr()
+    assert not out
+    assert the_line(err).startswith("mocha-stream: 2 of 2 recordings transcribed: 0.2 minutes of audio in ")
 
     if name not in ("srt", "vtt"):
         assert main(["transcribe", str(good), "--format", name]) == 0
@@ -246,7 +250,7 @@ def test_interrupt(fake, good, monkeypatch):
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fake_recognizer.Recognizer, "transcribe", interrupt)
+    monkeypatch.setattr(fake_recognizer.Recognizer, "transcribe_many", interrupt)
     assert main(["transcribe", str(good)]) == 130
 
 

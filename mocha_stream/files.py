@@ -1,0 +1,245 @@
+"""Recordings in, transcripts out: what `mocha-stream transcribe` does with files. Imports no torch.
+
+A recording that cannot be used is told in a line and the others go on. A transcript is written to a temporary name
+and renamed, so what is there under its own name is whole.
+"""
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from glob import glob, has_magic
+from pathlib import Path
+
+from .corpus import is_list, read_paths
+from .errors import AudioError, ConfigError, MochaError
+from .transcript import Transcript
+from .writers import FORMATS
+
+
+@dataclass(frozen=True)
+class Recording:
+    path: Path
+    """Where it is read from."""
+    name: Path
+    """What it is called in messages and transcripts."""
+    place: Path
+    """Of its transcript in an output directory, without ending."""
+
+
+def transcribe_files(
+    given: Sequence[str],
+    output_dir: Path | None = None,
+    format: str = "txt",
+    resume: bool = False,
+    model: Path | None = None,
+    latency_ms: int | None = None,
+    jobs: int = 1,
+    batch_s: float | None = None,
+) -> int:
+    """Transcribes all that is given; returns the exit code: 0, 1 if some failed, 2 if all did.
+
+    Args:
+        given: files, directories, patterns of them, lists as `corpus` reads them, or - for standard input
+        output_dir: one file per recording there; None prints to standard output, in the order given
+        format: one of `writers.FORMATS`
+        resume: leaves out recordings whose transcript is there already
+        model, latency_ms, batch_s: as `Recognizer.load` and `Recognizer.transcribe_many` take them
+        jobs: processes that work side by side
+
+    Raises:
+        MochaError: what cannot be done for any recording.
+    """
+    if resume and not output_dir:
+        raise ConfigError("--resume looks for transcripts that are there already; name their --output-dir")
+    with _spooled(given) as standard_input:
+        recordings, num_failed = find_recordings(given, standard_input)
+        if not recordings:
+            return 2
+        if output_dir is None and format in ("srt", "vtt") and len(recordings) > 1:
+            raise ConfigError(f"{format} of {len(recordings)} recordings is no one file; name an --output-dir")
+        targets = _targets(recordings, output_dir, format) if output_dir else {}
+        todo = [item for item in recordings if not (resume and targets[item].is_file())]
+        with Report(len(todo), len(recordings) - len(todo), num_failed) as report:
+            texts: dict[int, str] = {}  # to be printed, of results that came before their turn
+            turn = 0
+            for number, result in _results([item.path for item in todo], model, latency_ms, jobs, batch_s):
+                recording, texts[number] = todo[number], ""
+                if isinstance(result, AudioError):
+                    report.failure(recording, result)
+                    continue
+                report.success(result)
+                if targets:
+                    write_whole(targets[recording], FORMATS[format](recording.name, result))
+                    continue
+                texts[number] = FORMATS["tsv" if format == "txt" else format](recording.name, result)
+                while turn in texts:
+                    report.print(texts.pop(turn))
+                    turn += 1
+        return report.exit_code
+
+
+def _results(
+    paths: list[Path], model: Path | None, latency_ms: int | None, jobs: int, batch_s: float | None
+) -> Iterator[tuple[int, Transcript | AudioError]]:
+    """The place of each path in the list and its result, as they come."""
+    from .segment import BATCH_S
+
+    if not paths:
+        return iter(())
+    batch_s = batch_s or BATCH_S
+    if jobs > 1:
+        from .jobs import transcribe_in_processes
+
+        return transcribe_in_processes(paths, jobs, model, latency_ms, batch_s)
+    from .recognizer import Recognizer
+
+    return enumerate(Recognizer.load(model).transcribe_many(paths, latency_ms, batch_s=batch_s))
+
+
+# ---------------------------------------------------------------- what there is to do
+
+
+def find_recordings(given: Iterable[str], standard_input: Path | None) -> tuple[list[Recording], int]:
+    """The recordings that arguments name, and how many arguments name none, of which each is told."""
+    recordings, num_failed = [], 0
+    for argument in given:
+        try:
+            if standard_input and argument == "-":
+                recordings.append(Recording(standard_input, Path("-"), Path("stdin")))
+                continue
+            path = Path(argument)
+            matches = sorted(glob(argument, recursive=True)) if has_magic(argument) and not path.exists() else []
+            for match in [Path(name) for name in matches] or [path]:
+                recordings += _recordings(match)
+        except AudioError as error:
+            complain(error)
+            num_failed += 1
+    return recordings, num_failed
+
+
+def _recordings(path: Path) -> Iterator[Recording]:
+    """The recordings below a directory or in a list, with their places in it; or the one."""
+    from .audio import find_audio
+
+    if is_list(path) and path.is_file():
+        found, top = read_paths(path), path.parent
+    else:
+        found = find_audio(path)
+        top = path.parent if found == [path] else path
+    for each in found:
+        place = each.relative_to(top) if each.is_relative_to(top) else each.relative_to(each.anchor)
+        yield Recording(each, each, Path(*(part for part in place.with_suffix("").parts if part != "..")))
+
+
+def _targets(recordings: list[Recording], directory: Path, ending: str) -> dict[Recording, Path]:
+    """The file to write for each recording."""
+    sources: dict[Path, Recording] = {}
+    for recording in recordings:
+        target = directory / recording.place.with_name(f"{recording.place.name}.{ending}")
+        first = sources.setdefault(target, recording)
+        if first != recording:
+            raise ConfigError(
+                f"{first.name} and {recording.name} would both be written to {target}; transcribe them apart"
+            )
+    return {recording: target for target, recording in sources.items()}
+
+
+@contextmanager
+def _spooled(given: Iterable[str]) -> Iterator[Path | None]:
+    """Standard input as a file, if it is asked for: decoders have to seek."""
+    if "-" not in given:
+        yield None
+        return
+    with tempfile.NamedTemporaryFile(prefix="mocha-stream-") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+        file.flush()
+        yield Path(file.name)
+
+
+# ---------------------------------------------------------------- what comes of it
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a whole file or none: under a temporary name beside it first. Raises MochaError."""
+    temporary = path.with_name(
+        f".{path.name}.part"
+    )  # always the same, so that a later run clears up after a killed one
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise MochaError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
+
+
+class Report:
+    """Tells on standard error how it goes: failures, a bar where a person sees it, and a last line about it all."""
+
+    def __init__(self, num_todo: int, num_skipped: int, num_failed: int):
+        from tqdm import tqdm
+
+        self._num_all, self._num_skipped, self._num_failed = (
+            num_todo + num_skipped + num_failed,
+            num_skipped,
+            num_failed,
+        )
+        self._num_done, self._audio_s, self._started = 0, 0.0, time.monotonic()
+        self._bar = tqdm(total=num_todo, unit="file", disable=None, leave=False, dynamic_ncols=True)
+
+    def __enter__(self) -> "Report":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._bar.close()
+        if kind is None and self._num_all > 1:
+            complain(self._summary())
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if not self._num_failed else 1 if self._num_done + self._num_skipped else 2
+
+    def success(self, transcript: Transcript) -> None:
+        self._num_done += 1
+        self._audio_s += transcript.duration_s
+        self._bar.set_postfix_str(f"{self._audio_s / 3600 / self._seconds():.3f} hours of audio/s", refresh=False)
+        self._bar.update()
+
+    def failure(self, recording: Recording, error: AudioError) -> None:
+        self._num_failed += 1
+        self._bar.update()
+        with self._bar.external_write_mode():
+            complain(about(recording.name, error, recording.path))
+
+    def print(self, text: str) -> None:
+        with self._bar.external_write_mode():
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    def _seconds(self) -> float:
+        return max(time.monotonic() - self._started, 1e-9)
+
+    def _summary(self) -> str:
+        skipped = f", {self._num_skipped} done before" if self._num_skipped else ""
+        failed = f", {self._num_failed} failed" if self._num_failed else ""
+        minutes, seconds = self._audio_s / 60, self._seconds()
+        return (
+            f"{self._num_done} of {self._num_all} recordings transcribed{skipped}{failed}: {minutes:.1f} minutes of audio "
+            f"in {seconds:.1f} s, {self._audio_s / seconds:.0f} times as fast as it was spoken"
+        )
+
+
+def complain(message: object) -> None:
+    print(f"mocha-stream: {message}", file=sys.stderr, flush=True)
+
+
+def about(name: str | Path, error: AudioError, path: Path | None = None) -> AudioError:
+    """The error with the recording's name in front, in place of the path it was read from."""
+    reason = str(error).removeprefix(f"{path or name}: ")
+    return AudioError(f"{name}: {reason}")
