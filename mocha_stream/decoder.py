@@ -45,8 +45,8 @@ class Decoder(nn.Module):
 
     def step(self, tokens: Tensor, state: DecoderState) -> DecoderState:
         """The state after one more token of each stream, (B,)."""
-        output, (_, cell) = self.lstm(self.embed(tokens)[:, None], (state.output[None], state.cell[None]))
-        return DecoderState(output[:, 0], cell[0])
+        # For one step `nn.LSTM` spends most of its time on rearranging its weights.
+        return DecoderState(*torch.lstm_cell(self.embed(tokens), state, *self.lstm.all_weights[0]))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """States before each token and after the last. (B, U) -> (B, U + 1, Q)"""

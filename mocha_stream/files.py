@@ -230,8 +230,8 @@ class Report:
         failed = f", {self._num_failed} failed" if self._num_failed else ""
         minutes, seconds = self._audio_s / 60, self._seconds()
         return (
-            f"{self._num_done} of {self._num_all} recordings transcribed{skipped}{failed}: {minutes:.1f} minutes of audio "
-            f"in {seconds:.1f} s, {self._audio_s / seconds:.0f} times as fast as it was spoken"
+            f"{self._num_done} of {self._num_all} recordings transcribed{skipped}{failed}: {minutes:.1f} minutes of "
+            f"audio in {seconds:.1f} s, {self._audio_s / seconds:.0f} times as fast as it was spoken"
         )
 
 
