@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,7 @@ def work(engine: Engine, paths: list[Path], python: str, folder: Path) -> dict[s
     if missing:
         name = missing[1]
         return f"not installed; pip install {PACKAGES.get(name, name.replace('_', '-'))}, or name its --python"
-    return f"not run: {last[:200]}"
+    return f"not run: {shorten(last, 120)}"
 
 
 def judge(answer: dict[str, Any], utterances: Sequence[Utterance], ends: Sequence[list[float] | None]) -> Result:
