@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import RATE, cuts, hearing_model, noise, random_model, silence, tokenizer
 
-from mocha_stream.endpoint import EndpointRule
+from mocha_stream.endpoint import EndpointRule, SilenceGate
 from mocha_stream.errors import AudioError, ConfigError
 from mocha_stream.features import log_mel
 from mocha_stream.model import MochaModel
@@ -271,8 +271,16 @@ def test_text_before_an_end_point_at_the_end_of_the_stream_is_kept():
         assert text(hear(engine.session(160), np.concatenate([noise(2), silence(pause)]))) == expected
 
 
+@pytest.fixture(params=["gate", "no gate"])
+def gated(request, monkeypatch) -> bool:
+    """Whether the model rests in silence, or hears all of it: either way it finds the same."""
+    if request.param == "no gate":
+        monkeypatch.setattr(SilenceGate, "is_silent", lambda gate, features: False)
+    return request.param == "gate"
+
+
 @pytest.mark.parametrize("on_miss", ["stop", "last"])
-def test_silence_costs_no_decoder_step_and_gives_no_event(on_miss):
+def test_silence_costs_no_decoder_step_and_gives_no_event(on_miss, gated):
     model = hearing_model(on_miss=on_miss)
     session = recognizer(model).session(160)
     first = session.feed(np.concatenate([noise(2), silence(2)]))
@@ -282,7 +290,7 @@ def test_silence_costs_no_decoder_step_and_gives_no_event(on_miss):
     before = session.num_tokens, session.num_energies
     assert [event for _ in range(60) for event in session.feed(silence(1))] == []
     assert session.num_tokens == before[0]
-    assert session.num_energies == before[1] + 60 / 0.08
+    assert session.num_energies == before[1] + (0 if gated else 60 / 0.08)
     model.decoder.step = step
     again = session.feed(np.concatenate([noise(2), silence(2)]))
     assert isinstance(again[-1], Final)
@@ -300,7 +308,7 @@ def test_energies_are_at_most_frames_and_a_block_a_token():
 
 @pytest.mark.parametrize("lookahead", [0, 3])
 @pytest.mark.parametrize("fresh_s", [0.01, 1.0])
-def test_fresh_starts_lose_and_repeat_no_frame(lookahead, fresh_s):
+def test_fresh_starts_lose_and_repeat_no_frame(lookahead, fresh_s, gated):
     model = hearing_model(lookahead=lookahead)
     samples = np.concatenate([silence(3), noise(1), silence(4), noise(1), silence(3)])
     for latency_ms in (160, 320):
