@@ -64,8 +64,8 @@ class _MonotonicRecursion(torch.autograd.Function):
 
     The recursion runs along anti-diagonals d = u + j: everything on one depends only on the one before, so S + U
     steps of two operations do the work of S x U, without any division or logarithm. The backward pass walks the
-    same diagonals in reverse. Tensors are skewed, (diagonals, B, U + 1), row 0 being the attention before the first
-    step, so that each diagonal is contiguous and needs no gathering.
+    same diagonals in reverse. Tensors are skewed, (diagonals, U + 1, B), row 0 being the attention before the first
+    step, so that a diagonal, with or without its first or last row, is one piece of memory.
     """
 
     @staticmethod
@@ -73,10 +73,12 @@ class _MonotonicRecursion(torch.autograd.Function):
         num_rows, size = stop.shape[1:]
         stop, go = _skew(stop), _skew(go)
         arrived, alpha = torch.zeros_like(stop), torch.zeros_like(stop)
-        alpha[:size, :, 0] = before.T
+        alpha[:size, 0] = before.T
+        p, rest, q, here = (x[:, 1:].unbind(0) for x in (stop, go, arrived, alpha))
+        above = alpha[:, :-1].unbind(0)
         for d in range(1, size + num_rows):
-            torch.addcmul(alpha[d - 1, :, :-1], go[d - 1, :, 1:], arrived[d - 1, :, 1:], out=arrived[d, :, 1:])
-            torch.mul(stop[d, :, 1:], arrived[d, :, 1:], out=alpha[d, :, 1:])
+            torch.addcmul(above[d - 1], rest[d - 1], q[d - 1], out=q[d])
+            torch.mul(p[d], q[d], out=here[d])
         ctx.save_for_backward(stop, go, arrived)
         return _unskew(alpha, size)
 
@@ -85,30 +87,32 @@ class _MonotonicRecursion(torch.autograd.Function):
         stop, go, arrived = ctx.saved_tensors
         num_rows, size = grad.shape[1:]
         to_alpha, to_arrived = _skew(grad), torch.zeros_like(stop)
+        p, rest, to_q, here = (x[:, 1:].unbind(0) for x in (stop, go, to_arrived, to_alpha))
+        above = to_alpha[:, :-1].unbind(0)
         for d in range(size + num_rows - 1, 0, -1):
-            torch.mul(to_alpha[d, :, 1:], stop[d, :, 1:], out=to_arrived[d, :, 1:])
             if d + 1 < size + num_rows:
-                to_arrived[d, :, 1:].addcmul_(to_arrived[d + 1, :, 1:], go[d, :, 1:])
-            to_alpha[d - 1, :, :-1] += to_arrived[d, :, 1:]
+                torch.mul(rest[d], to_q[d + 1], out=to_q[d])
+            to_q[d].addcmul_(p[d], here[d])
+            above[d - 1].add_(to_q[d])
         to_go = torch.zeros_like(stop)
         torch.mul(to_arrived[1:], arrived[:-1], out=to_go[:-1])
-        return _unskew(to_alpha * arrived, size), _unskew(to_go, size), to_alpha[:size, :, 0].T
+        return _unskew(to_alpha * arrived, size), _unskew(to_go, size), to_alpha[:size, 0].T
 
 
 def _skew(x: Tensor) -> Tensor:
-    """(B, U, S) -> (S + U, B, U + 1): entry [u + 1 + j, b, u + 1] is x[b, u, j], all others 0."""
+    """(B, U, S) -> (S + U, U + 1, B): entry [u + 1 + j, u + 1, b] is x[b, u, j], all others 0."""
     batch, num_rows, size = x.shape
     # A row of width S + U + 1 read as rows of width S + U moves each next row one further to the right.
     padded = x.new_zeros(batch, num_rows + 1, size + num_rows + 1)
     padded[:, 1:, :size] = x
     skewed = padded.reshape(batch, -1)[:, : (num_rows + 1) * (size + num_rows)]
-    return skewed.reshape(batch, num_rows + 1, size + num_rows).permute(2, 0, 1).contiguous()
+    return skewed.reshape(batch, num_rows + 1, size + num_rows).permute(2, 1, 0).contiguous()
 
 
 def _unskew(x: Tensor, size: int) -> Tensor:
     """The inverse of `_skew`, without the row before the first step."""
-    total, batch, rows = x.shape
-    flat = F.pad(x.permute(1, 2, 0).reshape(batch, -1), (0, rows))
+    total, rows, batch = x.shape
+    flat = F.pad(x.permute(2, 1, 0).reshape(batch, -1), (0, rows))
     return flat.reshape(batch, rows, total + 1)[:, 1:, :size]
 
 
