@@ -71,7 +71,7 @@ class GreedySearch:
         decoder, here = state.decoder, torch.zeros_like(state.num_here)
         num_energies, num_forced = state.num_energies, state.num_forced
         rows = torch.arange(batch, device=frames.device)
-        block = torch.arange(SCAN_BLOCK, device=frames.device)
+        block = torch.arange(min(SCAN_BLOCK, size), device=frames.device)
         offset = state.num_heard - self.window
         found = []
 
