@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import jiwer
@@ -45,23 +46,26 @@ def train(recipe_path: Path, resume: bool = False, assignments: tuple[str, ...] 
         ConfigError, DataError, AudioError: a recipe or corpus that cannot be used.
     """
     recipe = read_recipe(recipe_path, list(assignments))
+    folder = recipe_path.parent / recipe.run
+    if resume and not _checkpoints(folder):
+        raise DataError(f"{folder}: holds no checkpoint to resume from; start without --resume")
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if on_gpu else torch.device("cpu")
     if world > 1:
         dist.init_process_group("nccl" if on_gpu else "gloo")
     try:
-        return Trainer(recipe, recipe_path.parent, rank, world, device).run(resume)
+        return Trainer(recipe, recipe_path.parent, rank, world, device, resume).run()
     finally:
         if world > 1:
             dist.destroy_process_group()
 
 
 class Trainer:
-    """One process of a training run."""
+    """One process of a training run, which begins anew unless it is to `resume` the one in the recipe's folder."""
 
-    def __init__(self, recipe: Recipe, root: Path, rank: int, world: int, device: torch.device):
-        self.recipe, self.rank, self.world, self.device = recipe, rank, world, device
+    def __init__(self, recipe: Recipe, root: Path, rank: int, world: int, device: torch.device, resume: bool = False):
+        self.recipe, self.rank, self.world, self.device, self.resume = recipe, rank, world, device, resume
         self.folder = root / recipe.run
         self.folder.mkdir(parents=True, exist_ok=True)
         data = recipe.data
@@ -69,8 +73,8 @@ class Trainer:
         if rank > 0:
             dist.barrier()  # the first process computes the features
         features = recipe.model.features
-        examples = read_examples(corpora, features, data.speeds, cache, os.cpu_count() or 1)
         dev = read_examples([root / data.dev], features, (1.0,), cache, os.cpu_count() or 1)
+        examples = read_examples(corpora, features, data.speeds, cache, os.cpu_count() or 1)
         if rank == 0 and world > 1:
             dist.barrier()
         self.variants = _group(examples, data.shortest_s * 100, data.longest_s * 100)
@@ -87,16 +91,14 @@ class Trainer:
         self.mean, deviation = self._statistics([group[0] for group in self.variants])
         self.model.encoder.frontend.set_statistics(torch.from_numpy(self.mean), torch.from_numpy(deviation))
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            self._parameter_groups(), lr=recipe.training.learning_rate, betas=(0.9, 0.98), fused=True
-        )
+        self.optimizers = self._optimizers()
         self.step, self.epoch, self.position = 0, 0, 0
 
     # ------------------------------------------------------------ preparation
 
     def _tokenizer(self, texts: list[Path]) -> Tokenizer:
         path = self.folder / "tokenizer.model"
-        if self.rank == 0 and not path.exists():
+        if self.rank == 0 and not (self.resume and path.exists()):
             lines = [group[0].text for group in self.variants]
             if texts:
                 lines = [normalise(line) for text in texts for line in _read_lines(text)]
@@ -111,19 +113,27 @@ class Trainer:
         chosen = np.linspace(0, len(examples) - 1, min(2000, len(examples))).astype(int)
         return feature_statistics([examples[i] for i in chosen])
 
-    def _parameter_groups(self) -> list[dict]:
-        """Matrices decay, vectors do not."""
-        decay = self.recipe.training.weight_decay
-        return [
-            {"params": [p for p in self.parameters if p.dim() > 1], "weight_decay": decay},
-            {"params": [p for p in self.parameters if p.dim() <= 1], "weight_decay": 0.0},
-        ]
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        """Muon for the matrices inside, AdamW for embeddings, outputs, convolutions and vectors (arXiv 2502.16982).
+
+        Muon is scaled to updates of AdamW's size, so both share one learning rate.
+        """
+        rate, decay = self.recipe.training.learning_rate, self.recipe.training.weight_decay
+        outer = ("ctc", "decoder.embed", "decoder.output")
+        inner, others, vectors = [], [], []
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                group = others if parameter.dim() > 2 or name.startswith(outer) else inner
+                (vectors if parameter.dim() < 2 else group).append(parameter)
+        muon = torch.optim.Muon(inner, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+        groups = [{"params": others, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
+        return [muon, torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=True)]
 
     # ------------------------------------------------------------ the run
 
-    def run(self, resume: bool) -> Path:
+    def run(self) -> Path:
         training = self.recipe.training
-        if resume:
+        if self.resume:
             self._restore()
         elif self.rank == 0:
             for old in [
@@ -224,21 +234,23 @@ class Trainer:
         chunks = [*self.recipe.model.encoder.chunks, None]
         chunk = chunks[np.random.default_rng((training.seed, self.step)).integers(len(chunks))]
         rate = self._learning_rate(progress)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
 
         self.model.train()
         synchronous = loss.synchrony > 0 and progress >= loss.synchrony_from * training.epochs
         with torch.autocast(self.device.type, torch.bfloat16, enabled=training.bfloat16):
             losses, diagnosis, _ = compute(self.model, batch, chunk, loss.noise, loss.label_smoothing, synchronous)
         total = self._total(losses) / max(1, num_tokens)
-        self.optimizer.zero_grad()
+        self.model.zero_grad()
         total.backward()
         sums = torch.stack([total.detach(), *(part.detach().float() for part in (*losses, *diagnosis))])
         norm = self._share_gradients(sums)
         torch.nn.utils.clip_grads_with_norm_(self.parameters, training.clip_norm, norm)
         if bool(torch.isfinite(norm)):
-            self.optimizer.step()
+            for optimizer in self.optimizers:
+                optimizer.step()
         value, token, ctc, quantity, synchrony, correct, mass, delay = (float(part) for part in sums)
         n = max(1, num_tokens)
         return {
@@ -326,7 +338,7 @@ class Trainer:
             return
         state = {
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "step": self.step,
             "epoch": self.epoch,
             "position": self.position,
@@ -338,17 +350,28 @@ class Trainer:
             file.flush()
             os.fsync(file.fileno())
         part.rename(path)
-        for old in sorted(self.folder.glob("checkpoint-*.pt"))[:-2]:
+        for old in _checkpoints(self.folder)[:-2]:
             old.unlink()
 
     def _restore(self) -> None:
-        """Goes on from the newest checkpoint. Raises DataError where there is none."""
-        checkpoints = sorted(self.folder.glob("checkpoint-*.pt"))
-        if not checkpoints:
-            raise DataError(f"{self.folder}: holds no checkpoint to resume from; start without --resume")
-        state = torch.load(checkpoints[-1], map_location=self.device, weights_only=True)
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        """Goes on from the newest whole checkpoint. Raises DataError where there is none."""
+        for path in reversed(_checkpoints(self.folder)):
+            try:
+                state = torch.load(path, map_location=self.device, weights_only=True)
+            except (RuntimeError, EOFError, OSError, UnpicklingError) as error:
+                print(f"{path}: is not whole ({str(error).splitlines()[0]:.80}); trying the one before", flush=True)
+                continue
+            break
+        else:
+            raise DataError(f"{self.folder}: holds no whole checkpoint to resume from; start without --resume")
+        try:
+            self.model.load_state_dict(state["model"])
+        except RuntimeError:
+            raise DataError(
+                f"{path}: the checkpoint is of another model than the recipe's; start without --resume"
+            ) from None
+        for optimizer, values in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(values)
         self.step, self.epoch, self.position = state["step"], state["epoch"], state["position"]
 
     def _save_epoch(self) -> None:
@@ -382,6 +405,11 @@ class Trainer:
         )
 
 
+def _checkpoints(folder: Path) -> list[Path]:
+    """From the oldest to the newest."""
+    return sorted(folder.glob("checkpoint-*.pt"))
+
+
 def average_weights(paths: list[Path]) -> dict[str, Tensor]:
     """The mean of the weights in several files."""
     total: dict[str, Tensor] = {}
@@ -393,11 +421,12 @@ def average_weights(paths: list[Path]) -> dict[str, Tensor]:
 
 def _group(examples: list[Example], shortest: float, longest: float) -> list[list[Example]]:
     """The speeds of each utterance together, in the order of their ids; those out of bounds are left out."""
-    groups: dict[str, list[Example]] = {}
+    groups: dict[tuple[str, ...], list[Example]] = {}
     for example in examples:
         if shortest <= example.num_frames <= longest and example.text:
-            groups.setdefault(example.id, []).append(example)
-    return [groups[name] for name in sorted(groups)]
+            # Two corpora may have the same ids.
+            groups.setdefault((example.id, example.speaker, example.text), []).append(example)
+    return [groups[key] for key in sorted(groups)]
 
 
 def _read_lines(path: Path) -> Iterator[str]:
