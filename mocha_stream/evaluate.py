@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from .audio import MonoStream, read_blocks
+from .audio import MonoStream, read_audio, read_blocks
+from .batch import recognise
 from .corpus import Utterance, normalise, read_corpus
 from .errors import AudioError, DataError
 from .features import log_mel
@@ -206,7 +207,10 @@ def evaluate(
     recordings, failures = [], []
     for utterance in tqdm(utterances, "evaluate", unit="utt", disable=None, leave=False):
         try:
-            recordings.append(measure(recognizer, utterance, streaming, latency_ms, align))
+            if latency_ms is None:
+                recordings.append(measure_whole(recognizer, utterance))
+            else:
+                recordings.append(measure(recognizer, utterance, streaming, latency_ms, align))
         except AudioError as error:
             line = str(error)
             failures.append(line if line.startswith(str(utterance.path)) else f"{utterance.path}: {line}")
@@ -217,10 +221,42 @@ def evaluate(
     return Report(str(data), latency_ms, block_s, threads, tuple(recordings), tuple(failures), notes)
 
 
+def measure_whole(recognizer: Recognizer, utterance: Utterance) -> Recording:
+    """Recognises one recording as `Recognizer.transcribe` does. Raises AudioError when it cannot be read."""
+    started = time.perf_counter()
+    samples = read_audio(utterance.path, recognizer.config.features.sample_rate)
+    reading_s = time.perf_counter() - started
+
+    started, processor_started = time.perf_counter(), time.process_time()
+    (result,) = recognise(recognizer.model, recognizer.tokenizer, [[samples]])
+    recognition_s, processor_s = time.perf_counter() - started, time.process_time() - processor_started
+    if isinstance(result, AudioError):
+        raise result
+    text = normalise(result.transcript.text)
+    return Recording(
+        utterance.id,
+        utterance.speaker,
+        utterance.text,
+        text,
+        count_errors(utterance.text, text),
+        result.transcript.duration_s,
+        reading_s,
+        recognition_s,
+        processor_s,
+        recognition_s,
+        result.num_frames,
+        result.num_tokens,
+        result.num_energies,
+        result.num_forced,
+        0,
+        None,
+    )
+
+
 def measure(
-    recognizer: Recognizer, utterance: Utterance, streaming: bool, latency_ms: int | None, align: Align | None
+    recognizer: Recognizer, utterance: Utterance, streaming: bool, latency_ms: int, align: Align | None
 ) -> Recording:
-    """Recognises one recording. Raises AudioError when it cannot be read."""
+    """Recognises one recording in a session. Raises AudioError when it cannot be read."""
     started = time.perf_counter()
     blocks = list(read_blocks(utterance.path, STREAM_BLOCK_S if streaming else BLOCK_S))
     reading_s = time.perf_counter() - started

@@ -123,7 +123,7 @@ class Script:
 
 
 def test_report_adds_up(corpus):
-    report = evaluate(Script("THE LAZY DOG", "MY FOX BOX", "", "SHIP"), corpus)
+    report = evaluate(Script("THE LAZY DOG", "MY FOX BOX", "", "SHIP"), corpus, latency_ms=640)
     figures = report.figures()
     assert (figures["num_words"], figures["substitutions"]) == (8, 0)
     assert (figures["deletions"], figures["insertions"], figures["wer"]) == (2, 1, 37.5)
@@ -140,6 +140,16 @@ def test_report_adds_up(corpus):
     values = json.loads(report.to_json())
     assert values["wer"] == 37.5
     assert [item["hypothesis"] for item in values["recordings"]] == ["THE LAZY DOG", "MY FOX BOX", "", "SHIP"]
+
+
+def test_whole_recordings_are_heard_as_transcribe_hears_them(recognizer, corpus):
+    report = evaluate(recognizer, corpus)
+    transcripts = [recognizer.transcribe(utterance.path) for utterance in read_corpus(corpus)]
+    assert [item.hypothesis for item in report.recordings] == [transcript.text for transcript in transcripts]
+    assert [item.duration_s for item in report.recordings] == [transcript.duration_s for transcript in transcripts]
+    assert all(0 < item.num_frames <= item.num_energies <= item.energy_bound for item in report.recordings)
+    assert sum(item.num_tokens for item in report.recordings) > 20
+    assert "offline, whole recordings" in report.to_text()
 
 
 def test_counters_of_a_model_keep_their_bound(recognizer, corpus):
