@@ -1,8 +1,9 @@
-"""Changes to the features of a training utterance: gain and SpecAugment.
+"""Changes to the features of a training utterance: gain, vocal tract length and SpecAugment.
 
 Each draws from the generator it is given, one per utterance and epoch, so what an utterance becomes does not depend
 on the batch, the process or the run it is read in. Masks follow Park et al. 2019 (arXiv 1904.08779) without time
-warping; speed perturbation is applied to the samples, before features are cached (`data.py`).
+warping; the stretch of the mel axis is that of Jaitly and Hinton 2013. Speed perturbation is applied to the
+samples, before features are cached (`data.py`).
 """
 
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ DECIBEL = np.log(10) / 10
 class AugmentConfig:
     gain_db: float = 6.0
     """Largest change of loudness, either way."""
+    warp: float = 0.1
+    """Largest stretch of the mel axis, either way: another length of the vocal tract."""
     frequency_masks: int = 2
     frequency_mask: int = 27
     """Widest frequency mask, in mel bands."""
@@ -27,7 +30,7 @@ class AugmentConfig:
     """Longest time mask, in frames of 10 ms."""
 
     def __post_init__(self) -> None:
-        for name in ("gain_db", "frequency_masks", "frequency_mask", "time_masks_per_s", "time_mask"):
+        for name in ("gain_db", "warp", "frequency_masks", "frequency_mask", "time_masks_per_s", "time_mask"):
             check(getattr(self, name) >= 0, f"augment.{name} is {getattr(self, name)}; expected 0 or more")
 
 
@@ -35,6 +38,7 @@ def augment(features: np.ndarray, mean: np.ndarray, config: AugmentConfig, rando
     """A changed copy of (T, M) log-mel frames; masked parts become the (M,) mean of the corpus."""
     num_frames, num_mels = features.shape
     features = features + np.float32(random.uniform(-config.gain_db, config.gain_db) * DECIBEL)
+    features = warp(features, random.uniform(1 - config.warp, 1 + config.warp))
     for _ in range(config.frequency_masks):
         start, width = _span(num_mels, config.frequency_mask, random)
         features[:, start : start + width] = mean[start : start + width]
@@ -42,6 +46,14 @@ def augment(features: np.ndarray, mean: np.ndarray, config: AugmentConfig, rando
         start, width = _span(num_frames, config.time_mask, random)
         features[start : start + width] = mean
     return features
+
+
+def warp(features: np.ndarray, factor: float) -> np.ndarray:
+    """Features whose band m is what band m * factor was; beyond the last band, the last one."""
+    at = np.minimum(np.arange(features.shape[1]) * factor, features.shape[1] - 1)
+    low = np.minimum(at.astype(int), features.shape[1] - 2)
+    share = (at - low).astype(features.dtype)
+    return features[:, low] * (1 - share) + features[:, low + 1] * share
 
 
 def _span(size: int, widest: int, random: np.random.Generator) -> tuple[int, int]:
