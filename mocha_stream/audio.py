@@ -1,6 +1,7 @@
 """Sound as the model wants it: float32, one channel, one rate, however it comes. Imports no torch.
 
-Files are read by libsndfile and resampled by soxr, which gives bit for bit the same samples however they are cut.
+Files are read by libsndfile, and by PyAV those that it does not know, and resampled by soxr, which gives bit for bit
+the same samples however they are cut.
 """
 
 import os
@@ -12,6 +13,7 @@ import numpy as np
 import soundfile
 import soxr
 
+from . import media
 from .errors import AudioError
 
 EXTENSIONS = {
@@ -150,6 +152,11 @@ def read_blocks(path: str | Path, block_s: float) -> Iterator[tuple[np.ndarray, 
             status = os.fstat(file.fileno())
             if stat.S_ISREG(status.st_mode) and status.st_size == 0:
                 raise AudioError(f"{path}: is empty (0 bytes); expected an audio file")
+            if stat.S_ISREG(status.st_mode):
+                if media.is_media(file.read(16)):
+                    yield from media.read_media(path, block_s)
+                    return
+                file.seek(0)
             with _Reader(file.fileno(), closefd=False) as sound:
                 yield from _blocks(path, sound, block_s)
     except OSError as error:
@@ -237,7 +244,7 @@ def find_audio(path: str | Path) -> list[Path]:
             found += [Path(folder, name) for name in names if not name.startswith(".")]
     except OSError as error:
         raise _unreadable(path, error) from None
-    found = sorted(item for item in found if item.suffix.lower() in EXTENSIONS)
+    found = sorted(item for item in found if item.suffix.lower() in EXTENSIONS | media.EXTENSIONS)
     if not found:
         raise AudioError(f"{path}: no audio files in this directory; expected .wav, .flac, .opus, .mp3 or the like")
     return found

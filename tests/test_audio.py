@@ -1,5 +1,6 @@
 """Sound from files and blocks: the cutting law, kinds and rates, and everything a file may do wrong."""
 
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -291,3 +292,47 @@ def test_find_audio_walks_in_order(tmp_path):
     (tmp_path / "folder.wav").mkdir()
     assert find_audio(tmp_path) == sorted(tmp_path / name for name in names)
     assert find_audio(tmp_path / "notes.txt") == [tmp_path / "notes.txt"]
+
+
+# Media files
+
+
+def write_media(path: Path, codec: str, rate: int, samples: np.ndarray) -> None:
+    av = pytest.importorskip("av")
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=rate)
+        stream.layout = "mono"
+        frame = av.AudioFrame.from_ndarray((samples * 32767).astype(np.int16)[None], format="s16", layout="mono")
+        frame.sample_rate = rate
+        container.mux([*stream.encode(frame), *stream.encode(None)])
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "rate"),
+    [("a.m4a", "aac", 16_000), ("b.mp4", "aac", 44_100), ("c.webm", "libopus", 48_000), ("d.mka", "pcm_s16le", 8000)],
+)
+def test_media_files(tmp_path, name, codec, rate):
+    tone = 0.3 * np.sin(2 * np.pi * 440 / rate * np.arange(3 * rate))
+    write_media(tmp_path / name, codec, rate, tone)
+    (tmp_path / name).rename(tmp_path / "renamed.wav")  # what is inside counts, not the name
+    samples = read_audio(tmp_path / "renamed.wav")
+    assert len(samples) == pytest.approx(48_000, abs=4000), "AAC begins with a lead-in"
+    spectrum = np.abs(np.fft.rfft(samples[8000:40_000]))
+    assert np.argmax(spectrum) * 16_000 / 32_000 == pytest.approx(440, abs=1)
+    (tmp_path / "renamed.wav").rename(tmp_path / name)
+    assert find_audio(tmp_path) == [tmp_path / name]
+
+
+def test_media_file_that_is_cut_short(tmp_path):
+    write_media(tmp_path / "a.m4a", "aac", 16_000, np.zeros(48_000))
+    whole = (tmp_path / "a.m4a").read_bytes()
+    (tmp_path / "a.m4a").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(AudioError, match=r"a\.m4a: cannot be read to its end"):
+        read_audio(tmp_path / "a.m4a")
+
+
+def test_media_without_the_extra(tmp_path, monkeypatch):
+    (tmp_path / "a.m4a").write_bytes(b"\0\0\0\x20ftypM4A \0\0\0\0")
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(AudioError, match=r"pip install 'mocha-stream\[media\]'"):
+        read_audio(tmp_path / "a.m4a")
