@@ -6,6 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import srt as srt_reader
+import webvtt
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +16,8 @@ from mocha_stream.writers import FORMATS, ctm, jsonl, srt, tsv, txt, vtt
 
 PATH = Path("talks/my talk.flac")
 CUE = re.compile(r"(\d\d):(\d\d):(\d\d)[,.](\d{3}) --> (\d\d):(\d\d):(\d\d)[,.](\d{3})")
+
+CUE_LINE = re.compile(r"^\S+ --> \S+$", re.MULTILINE)
 
 
 def transcript(*words: Word) -> Transcript:
@@ -140,3 +144,33 @@ def test_cues_never_overlap_even_where_words_do(drawn):
 def test_an_hour_of_speech_without_a_pause():
     found = cues(srt(PATH, spoken("WORD " * 12_000)))
     assert sum(len(line.split()) for _, _, lines in found for line in lines) == 12_000
+
+
+@given(st.lists(st.tuples(st.text("AB<>&-'", min_size=1, max_size=9), TIMES, TIMES), min_size=1, max_size=20))
+def test_subtitles_load_in_the_usual_readers(drawn):
+    words, at = [], 0.0
+    for word, pause, length in drawn:
+        words.append(Word(word, at + pause, at + pause + length, 1.0))
+        at += pause + length
+    expected = cues(srt(PATH, transcript(*words)))
+    read = [
+        (round(item.start.total_seconds() * 1000), round(item.end.total_seconds() * 1000), item.content.split("\n"))
+        for item in srt_reader.parse(srt(PATH, transcript(*words)))
+    ]
+    assert read == expected
+    assert (
+        srt_reader.compose(srt_reader.parse(srt(PATH, transcript(*words)))).strip()
+        == srt(PATH, transcript(*words)).strip()
+    )
+    read = [f"{item.start} --> {item.end}" for item in webvtt.from_string(vtt(PATH, transcript(*words)))]
+    assert read == CUE_LINE.findall(vtt(PATH, transcript(*words)))
+    assert len(read) == len(expected)
+
+
+def test_ctm_is_what_scoring_tools_take():
+    """As NIST's sclite wants it: five or six fields a line, the times of a recording never going back."""
+    found = [line.split(" ") for line in ctm(PATH, spoken("IT'S A QUARTER TO TEN", {1: 0.5})).splitlines()]
+    assert all(len(fields) == 6 for fields in found)
+    starts = [float(fields[2]) for fields in found]
+    assert starts == sorted(starts)
+    assert all(float(fields[3]) >= 0 and 0 <= float(fields[5]) <= 1 for fields in found)
