@@ -74,17 +74,19 @@ class Trainer:
             dist.barrier()  # the first process computes the features
         features = recipe.model.features
         dev = read_examples([root / data.dev], features, (1.0,), cache, os.cpu_count() or 1)
-        examples = read_examples(corpora, features, data.speeds, cache, os.cpu_count() or 1)
+        sets = [read_examples([corpus], features, data.speeds, cache, os.cpu_count() or 1) for corpus in corpora]
         if rank == 0 and world > 1:
             dist.barrier()
-        self.variants = _group(examples, data.shortest_s * 100, data.longest_s * 100)
+        # Each corpus by itself: an id may be in several of them.
+        groups = [group for part in sets for group in _group(part, data.shortest_s * 100, data.longest_s * 100)]
+        self.variants = sorted(groups, key=lambda group: group[0].id)
         self.dev = [dev[i] for i in np.linspace(0, len(dev) - 1, min(data.dev_utterances, len(dev))).astype(int)]
         if not self.variants:
             raise DataError(
                 f"no utterance lasts {data.shortest_s} to {data.longest_s} s; check data.train and the bounds"
             )
         self.tokenizer = self._tokenizer([root / name for name in recipe.tokenizer.text])
-        self.targets = {text: self.tokenizer.encode(text) for group in self.variants for text in (group[0].text,)}
+        self.targets = {text: self.tokenizer.encode(text) for text in {group[0].text for group in self.variants}}
 
         torch.manual_seed(recipe.training.seed)
         self.model = MochaModel(ModelConfig(**{**vars(recipe.model), "vocab_size": len(self.tokenizer)})).to(device)
@@ -421,12 +423,11 @@ def average_weights(paths: list[Path]) -> dict[str, Tensor]:
 
 def _group(examples: list[Example], shortest: float, longest: float) -> list[list[Example]]:
     """The speeds of each utterance together, in the order of their ids; those out of bounds are left out."""
-    groups: dict[tuple[str, ...], list[Example]] = {}
+    groups: dict[str, list[Example]] = {}
     for example in examples:
         if shortest <= example.num_frames <= longest and example.text:
-            # Two corpora may have the same ids.
-            groups.setdefault((example.id, example.speaker, example.text), []).append(example)
-    return [groups[key] for key in sorted(groups)]
+            groups.setdefault(example.id, []).append(example)
+    return [groups[name] for name in sorted(groups)]
 
 
 def _read_lines(path: Path) -> Iterator[str]:
