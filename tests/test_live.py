@@ -1,5 +1,6 @@
 """The live command with a device that the test drives: order, troubles, Ctrl-C, the status line."""
 
+import asyncio
 import io
 import os
 import signal
@@ -15,6 +16,7 @@ import mocha_stream.live
 from mocha_stream.cli import main
 from mocha_stream.errors import ConfigError, DeviceError, MochaError
 from mocha_stream.live import StatusLine, run_live
+from mocha_stream.microphone import microphone
 from mocha_stream.transcript import Event, Final, Overflow
 
 
@@ -168,6 +170,29 @@ def test_disk_full(talk, tmp_path, monkeypatch):
     with pytest.raises(MochaError, match="No space left"):
         run(save=tmp_path / "a.wav", show=events.extend)
     assert len(events) <= 1
+
+
+# Without the command
+
+
+def test_from_asyncio(talk):
+    async def listen(session, opened):
+        blocks = iter(opened)
+        while block := await asyncio.to_thread(next, blocks, None):
+            for event in await asyncio.to_thread(session.skip, block.lost_s):
+                yield event
+            for event in await asyncio.to_thread(session.feed, block.samples, block.sample_rate):
+                yield event
+        for event in await asyncio.to_thread(session.finish):
+            yield event
+
+    async def hear() -> list[Event]:
+        with microphone() as opened:
+            opened.stop()  # what it gave at once is heard
+            return [event async for event in listen(fake_recognizer.Recognizer().session(), opened)]
+
+    talk(25, lambda stream: None)
+    assert finals(asyncio.run(hear())) == "WORD0 WORD1"
 
 
 # Screen
