@@ -36,10 +36,11 @@ def _run_lstm(lstm: nn.LSTM, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[T
     if lstm.training or x.shape[1] > FEW_FRAMES:
         output, (last_hidden, last_cell) = lstm(x, (hidden[None], cell[None]))
         return output, last_hidden[0], last_cell[0]
-    inputs = F.linear(x, lstm.weight_ih_l0, lstm.bias_ih_l0 + lstm.bias_hh_l0)
-    weight, outputs = lstm.weight_hh_l0.T, []
+    input_weight, hidden_weight, input_bias, hidden_bias = lstm.all_weights[0]
+    inputs = F.linear(x, input_weight, input_bias + hidden_bias)
+    outputs = []
     for frame in inputs.unbind(1):
-        enter, forget, candidate, leave = torch.addmm(frame, hidden, weight).chunk(4, 1)
+        enter, forget, candidate, leave = torch.addmm(frame, hidden, hidden_weight.T).chunk(4, 1)
         cell = torch.sigmoid(forget) * cell + torch.sigmoid(enter) * torch.tanh(candidate)
         hidden = torch.sigmoid(leave) * torch.tanh(cell)
         outputs.append(hidden)

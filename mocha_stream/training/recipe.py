@@ -91,6 +91,8 @@ class Recipe:
     run: str
     """Folder for checkpoints, logs and the finished model, from the recipe's folder."""
     data: DataConfig
+    init: str = ""
+    """Model folder whose weights, statistics and tokenizer the run begins with, from the recipe's folder."""
     model: ModelConfig = field(default_factory=ModelConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)

@@ -24,9 +24,9 @@ from tqdm import tqdm
 
 from ..config import ModelConfig, to_toml
 from ..corpus import normalise
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 from ..model import MochaModel
-from ..model_folder import save_model
+from ..model_folder import load_model, save_model
 from ..search import GreedySearch, token_lists
 from ..tokenizer import Tokenizer
 from .augment import augment
@@ -85,13 +85,21 @@ class Trainer:
             raise DataError(
                 f"no utterance lasts {data.shortest_s} to {data.longest_s} s; check data.train and the bounds"
             )
-        self.tokenizer = self._tokenizer([root / name for name in recipe.tokenizer.text])
+        begun, begun_tokenizer = load_model(root / recipe.init) if recipe.init else (None, None)
+        self.tokenizer = begun_tokenizer or self._tokenizer([root / name for name in recipe.tokenizer.text])
         self.targets = {text: self.tokenizer.encode(text) for text in {group[0].text for group in self.variants}}
 
         torch.manual_seed(recipe.training.seed)
         self.model = MochaModel(ModelConfig(**{**vars(recipe.model), "vocab_size": len(self.tokenizer)})).to(device)
         self.mean, deviation = self._statistics([group[0] for group in self.variants])
         self.model.encoder.frontend.set_statistics(torch.from_numpy(self.mean), torch.from_numpy(deviation))
+        if begun is not None:
+            if begun.config != self.model.config:
+                raise ConfigError(
+                    f"init is {recipe.init}, whose settings differ from those of [model]; make them equal"
+                )
+            self.model.load_state_dict(begun.state_dict())
+            self.mean = begun.encoder.frontend.mean.numpy()
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizers = self._optimizers()
         self.step, self.epoch, self.position = 0, 0, 0
@@ -122,7 +130,9 @@ class Trainer:
         """
         rate, decay = self.recipe.training.learning_rate, self.recipe.training.weight_decay
         outer = ("ctc", "decoder.embed", "decoder.output")
-        inner, others, vectors = [], [], []
+        inner: list[Tensor] = []
+        others: list[Tensor] = []
+        vectors: list[Tensor] = []
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:
                 group = others if parameter.dim() > 2 or name.startswith(outer) else inner

@@ -15,6 +15,7 @@ from tiny import RATE, noise, sentences
 
 from mocha_stream.config import to_toml
 from mocha_stream.errors import AudioError, ConfigError, DataError, MochaError
+from mocha_stream.model_folder import load_model
 from mocha_stream.recognizer import Recognizer
 from mocha_stream.training.trainer import average_weights, train
 
@@ -267,7 +268,7 @@ def test_it_learns_six_recordings_by_heart_and_a_recognizer_says_them(tmp_path):
             "attention": {"width": 64},
             "decoder": {"width": 64, "embedding": 32, "dropout": 0.0},
         },
-        augment={"gain_db": 1.0, "frequency_masks": 0, "time_masks_per_s": 0.0},
+        augment={"gain_db": 1.0, "warp": 0.0, "frequency_masks": 0, "time_masks_per_s": 0.0},
         loss={"noise": 0.5, "synchrony": 0.1, "synchrony_from": 0.3},
         training={"epochs": 24, "batch_s": 8.0, "warmup_steps": 20, "learning_rate": 5e-3, "checkpoint_steps": 1000},
     )
@@ -313,6 +314,16 @@ def test_a_recording_that_cannot_be_read_is_named(tmp_path):
 
 def test_a_checkpoint_of_another_model_is_told(undisturbed):
     assert_refused(undisturbed, DataError, "checkpoint", resume=True, assignments=["model.encoder.width=16"])
+
+
+def test_a_run_may_begin_with_a_model(undisturbed, speech, tmp_path):
+    path = write_recipe(tmp_path, speech, training={"epochs": 1, "learning_rate": 1e-9, "batch_s": 4.0})
+    model = undisturbed.parent / "run" / "model"
+    train(path, assignments=[f'init="{model}"'])
+    weights = [load_model(folder)[0].state_dict() for folder in (model, path.parent / "run" / "model")]
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(*(w.values() for w in weights), strict=True))
+    other = [f'init="{model}"', "model.encoder.hidden=11"]
+    assert_refused(path, ConfigError, "settings differ from those of [model]", assignments=other)
 
 
 def test_the_same_id_in_two_corpora_is_two_utterances(speech, tmp_path):
