@@ -99,12 +99,15 @@ def recognise(
     pool: list[tuple[_Recording, Segment]] = []
     size = 0  # of the pool, in features
 
-    def decode_pool() -> Iterator[Recognised | AudioError]:
+    def decode_pool() -> None:
         # The order in the pool is that of each recording, and a recording has to have its segments in order.
         decoded = dict(_decode_all(model, [segment for _, segment in pool], num_features))
         for i, (recording, _) in enumerate(pool):
             recording.heard.append(decoded[i])
         pool.clear()
+
+    def results() -> Iterator[Recognised | AudioError]:
+        """Of all recordings that are read, once nothing of them is in the pool."""
         while waiting and waiting[0].is_read:
             yield waiting.popleft().result(tokenizer, config.sample_rate, frame_s)
 
@@ -116,12 +119,16 @@ def recognise(
                 pool.append((recording, segment))
                 size += len(segment.features)
                 if size >= READ_AHEAD * num_features:
-                    yield from decode_pool()
+                    decode_pool()
                     size = 0
+                    yield from results()
         except AudioError as error:
             recording.error = error
         recording.is_read = True
-    yield from decode_pool()
+        if not pool:
+            yield from results()
+    decode_pool()
+    yield from results()
 
 
 def _features(blocks: Iterable[np.ndarray], model: MochaModel, recording: _Recording) -> Iterator[np.ndarray]:
