@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 import benchmark
 import plot_alignment
-from benchmarks import attention, memory, soak, speech, training, worker
+from benchmarks import attention, batch, memory, soak, speech, training, worker
 from benchmarks.table import table
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -53,6 +53,17 @@ def corpus(tmp_path):
 
 def test_table():
     assert table(["", "ab"], [["x", "1"], ["a long line"], ["yy", "100"]]) == "     ab\nx     1\na long line\nyy  100"
+
+
+def test_many_files_are_counted_in_processor_time_too():
+    rows = {"other": "not installed", "mocha-stream, one by one": batch.Cost(0.03, 0.02)}
+    with batch.clocks(audio_s=2.0) as cost:
+        sum(range(100_000))
+    assert 0 < cost[0].wall < 1
+    described = batch.describe({**rows, "mocha-stream, batches": batch.Cost(0.01, 0.005)}).splitlines()
+    assert described[1].split() == ["other:", "not", "installed"]
+    assert described[2].split()[-4:] == ["0.56", "0.03000", "0.02000", "4.0"]
+    assert described[3].split()[-4:] == ["1.67", "0.01000", "0.00500", "1.0"]
 
 
 def test_memory_of_a_child_is_its_own():
@@ -148,7 +159,7 @@ def test_clock_waits_for_the_speaker_and_for_the_block_before(monkeypatch):
 
 def test_our_worker_gives_what_a_session_gives(model_folder, corpus, tmp_path):
     utterances = read_corpus(corpus)
-    paths = [speech._convert(item.path, tmp_path / f"converted-{i}.wav") for i, item in enumerate(utterances)]
+    paths = [speech.convert(item.path, tmp_path / f"converted-{i}.wav") for i, item in enumerate(utterances)]
     engine = speech.Engine("ours", "mocha-stream", {"model": str(model_folder), "latency_ms": 320})
     answer = speech.work(engine, paths, sys.executable, tmp_path)
     recognizer = Recognizer.load(model_folder)

@@ -1,6 +1,7 @@
 """Measures this package, and what one could use instead: python tools/benchmark.py COMMAND.
 
     speech      speed, memory, delay and word errors beside other recognisers, each alone on one core
+    batch       hours of audio that become text in a minute: in batches, on processes, one by one, and by others
     soak        an hour or more of continuous speech through one session
     attention   soft alignment against its usual closed form; hard decoding against looking at everything
     training    seconds of audio that a training step of a recipe gets through in a second
@@ -9,6 +10,7 @@ Everything is measured when it is run, on the machine it is run on; nothing is r
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -29,6 +31,12 @@ def speech(options: argparse.Namespace) -> None:
     from benchmarks.speech import run
 
     run(options.data, options.limit, options.model, options.python, options.ratio_to)
+
+
+def batch(options: argparse.Namespace) -> None:
+    from benchmarks.batch import run
+
+    run(options.data, options.limit, options.peer_limit, options.jobs, options.model, options.python)
 
 
 def soak(options: argparse.Namespace) -> None:
@@ -65,6 +73,17 @@ def _parser() -> argparse.ArgumentParser:
         "--ratio-to", default="pocketsphinx", metavar="NAME", help="row that the others are compared with"
     )
     command.set_defaults(run=speech)
+
+    command = commands.add_parser("batch", parents=[corpus], help="many files: hours of audio per minute")
+    command.add_argument("--limit", type=int, default=2000, metavar="N", help="recordings (2000)")
+    command.add_argument(
+        "--peer-limit", type=int, default=20, metavar="N", help="recordings for other recognisers (20)"
+    )
+    command.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="processes (one per core)")
+    command.add_argument(
+        "--python", default=sys.executable, metavar="PATH", help="interpreter that has the other recognisers"
+    )
+    command.set_defaults(run=batch)
 
     command = commands.add_parser("soak", parents=[corpus], help="continuous speech through one session")
     command.add_argument("--hours", type=float, default=1.0, metavar="H", help="of audio (1)")

@@ -83,7 +83,7 @@ def run(data: Path, limit: int, model: Path | None, python: str, ratio_to: str) 
 
     results: dict[str, Result | str] = {}
     with tempfile.TemporaryDirectory() as folder:
-        paths = [_convert(utterance.path, Path(folder) / f"{i}.wav") for i, utterance in enumerate(utterances)]
+        paths = [convert(utterance.path, Path(folder) / f"{i}.wav") for i, utterance in enumerate(utterances)]
         ends = [align(list(read_blocks(u.path, STREAM_BLOCK_S)), u.text) if align else None for u in utterances]
         for engine in engines:
             print(f"{engine.name} ...", file=sys.stderr, flush=True)
@@ -240,7 +240,7 @@ def _cell(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _convert(source: Path, target: Path) -> Path:
+def convert(source: Path, target: Path) -> Path:
     """The recording as a 16-bit mono WAV file at 16 kHz, which every engine reads."""
     samples = np.clip(np.round(read_audio(source) * 32768), -32768, 32767).astype(np.int16)
     soundfile.write(target, samples, 16_000, subtype="PCM_16")
