@@ -74,7 +74,8 @@ def server():
     if not all(map(shutil.which, ("pulseaudio", "pactl", "paplay"))):
         missing = "no PulseAudio: apt-get install libportaudio2 pulseaudio pulseaudio-utils libasound2-plugins"
         pytest.fail(missing) if "CI" in os.environ else pytest.skip(missing)
-    with tempfile.TemporaryDirectory() as folder:  # the path of a socket has to be short
+    # The path of a socket has to be short. A server that ends still removes files of its own.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         server = SoundServer(Path(folder))
         yield server
         subprocess.run(["pulseaudio", "--kill"], env=server.environment, capture_output=True)
