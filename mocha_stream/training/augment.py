@@ -32,6 +32,7 @@ class AugmentConfig:
     def __post_init__(self) -> None:
         for name in ("gain_db", "warp", "frequency_masks", "frequency_mask", "time_masks_per_s", "time_mask"):
             check(getattr(self, name) >= 0, f"augment.{name} is {getattr(self, name)}; expected 0 or more")
+        check(self.warp < 1, f"augment.warp is {self.warp}; it is a share of the mel axis, below 1")
 
 
 def augment(features: np.ndarray, mean: np.ndarray, config: AugmentConfig, random: np.random.Generator) -> np.ndarray:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tiny import MELS, RATE, noise
 
 from mocha_stream.config import FeatureConfig
-from mocha_stream.errors import AudioError, DataError
+from mocha_stream.errors import AudioError, ConfigError, DataError
 from mocha_stream.features import log_mel
-from mocha_stream.training.augment import AugmentConfig, augment
+from mocha_stream.training.augment import AugmentConfig, augment, warp
 from mocha_stream.training.data import cache_features, feature_statistics, make_batches, pad, read_examples, share
 
 FEATURES = FeatureConfig(num_mels=MELS)
@@ -147,7 +147,7 @@ def test_pad(sizes):
 def test_augmentation_changes_a_copy_within_bounds(num_frames, seed):
     features = np.random.default_rng(seed).normal(size=(num_frames, MELS)).astype(np.float32)
     mean, kept = np.linspace(-1, 1, MELS).astype(np.float32), features.copy()
-    config = AugmentConfig(gain_db=0, frequency_masks=1, frequency_mask=4, time_masks_per_s=1, time_mask=10)
+    config = AugmentConfig(gain_db=0, warp=0, frequency_masks=1, frequency_mask=4, time_masks_per_s=1, time_mask=10)
     changed = augment(features, mean, config, np.random.default_rng(seed))
     np.testing.assert_array_equal(features, kept)
     assert changed.shape == features.shape
@@ -164,11 +164,33 @@ def test_augmentation_changes_a_copy_within_bounds(num_frames, seed):
 
 def test_no_augmentation_is_no_change():
     features, mean = np.ones((30, MELS), np.float32), np.zeros(MELS, np.float32)
-    config = AugmentConfig(gain_db=0, frequency_masks=0, time_masks_per_s=0)
+    config = AugmentConfig(gain_db=0, warp=0, frequency_masks=0, time_masks_per_s=0)
     np.testing.assert_array_equal(augment(features, mean, config, np.random.default_rng(0)), features)
-    louder = augment(features, mean, AugmentConfig(6, 0, 0, 0, 0), np.random.default_rng(0)) - features
+    louder = (
+        augment(
+            features,
+            mean,
+            AugmentConfig(gain_db=6, warp=0, frequency_masks=0, time_masks_per_s=0),
+            np.random.default_rng(0),
+        )
+        - features
+    )
     assert 0 < np.abs(louder).max() <= 6 * np.log(10) / 10
     assert np.ptp(louder) == 0
+
+
+@given(factor=st.floats(0.5, 2), num_frames=st.integers(0, 4))
+def test_warping_the_mel_axis_reads_between_the_bands(factor, num_frames):
+    ramp = np.tile(np.arange(MELS, dtype=np.float32), (num_frames, 1))
+    warped = warp(ramp, factor)
+    assert warped.dtype == np.float32
+    np.testing.assert_allclose(warped, np.minimum(ramp * factor, MELS - 1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(warp(ramp, 1.0), ramp)
+
+
+def test_a_warp_that_turns_the_axis_over_is_refused():
+    with pytest.raises(ConfigError, match=r"augment\.warp is 1"):
+        AugmentConfig(warp=1.0)
 
 
 def test_an_index_is_plain_json(corpus, tmp_path):
