@@ -64,7 +64,7 @@ def talk(seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("make", [random_model, hearing_model])
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=12)
 @given(data=st.data(), latency_ms=st.sampled_from(LATENCIES), size=st.sampled_from([0, 1, 399, 5000, 60_000, 136_000]))
 def test_any_cutting_of_the_samples_gives_the_same_bit_for_bit(make, data, latency_ms, size):
     engine, samples = recognizer(make()), talk()[:size]
@@ -87,7 +87,7 @@ def test_one_sample_at_a_time():
     assert len(words(expected)) > 2
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(
     data=st.data(),
     rate=st.sampled_from([8000, 11_025, 16_000, 44_100, 48_000]),

@@ -268,7 +268,7 @@ def test_it_learns_six_recordings_by_heart_and_a_recognizer_says_them(tmp_path):
             "attention": {"width": 64},
             "decoder": {"width": 64, "embedding": 32, "dropout": 0.0},
         },
-        augment={"gain_db": 1.0, "warp": 0.0, "warp": 0.0, "frequency_masks": 0, "time_masks_per_s": 0.0},
+        augment={"gain_db": 1.0, "warp": 0.0, "frequency_masks": 0, "time_masks_per_s": 0.0},
         loss={"noise": 0.5, "synchrony": 0.1, "synchrony_from": 0.3},
         training={"epochs": 24, "batch_s": 8.0, "warmup_steps": 20, "learning_rate": 5e-3, "checkpoint_steps": 1000},
     )
