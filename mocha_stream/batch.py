@@ -29,7 +29,7 @@ from .utterance import Utterance
 # libraries and processors ignore it, and there `_pad` alone has to do.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
-READ_AHEAD = 4
+READ_AHEAD = 8
 """Batches that are read before they are sorted by length and decoded."""
 MIN_ROWS, MIN_SEARCH_ROWS = 2, 16
 MIN_FEATURES, RUNG = 512, 256

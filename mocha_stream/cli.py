@@ -251,7 +251,7 @@ def _parser() -> argparse.ArgumentParser:
         "--batch-s",
         type=_positive,
         metavar="S",
-        help="seconds of audio to decode together, 480 by default; it changes speed and memory, no result",
+        help="seconds of audio to decode together, 240 by default; it changes speed and memory, no result",
     )
     command.set_defaults(run=transcribe)
 

@@ -13,7 +13,7 @@ LONGEST_S = 30.0
 """A recording up to this length is one segment, and no segment is longer."""
 SHORTEST_S = 10.0
 """A cut leaves at least so much before it."""
-BATCH_S = 480.0
+BATCH_S = 240.0
 """How much is decoded together, padding included."""
 PAUSE_S = 0.3
 """Over which the energy is smoothed: a gap between words is quiet for so long, one between sounds is not."""
