@@ -90,7 +90,7 @@ def assert_same(tokens: Tokens, expected: Tokens | list) -> None:
 # ---------------------------------------------------------------- what it finds
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(size=st.integers(0, 30), kind=KINDS, seed=st.integers(0, 5))
 def test_equals_a_slow_search_that_has_all_energies(size, kind, seed):
     model, x = random_model(**kind).double(), frames(size, seed=seed)
@@ -98,7 +98,7 @@ def test_equals_a_slow_search_that_has_all_energies(size, kind, seed):
 
 
 @pytest.mark.parametrize("block", [1, 3, SCAN_BLOCK])
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(data=st.data(), size=st.integers(0, 30), kind=KINDS)
 def test_any_cutting_gives_the_same(block, data, size, kind):
     model, x = random_model(**kind).double(), frames(size, seed=size)
@@ -125,7 +125,7 @@ def test_the_models_of_these_tests_have_much_to_say():
         assert (tokens.token != 0).all()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=25)
 @given(lengths=st.lists(st.integers(0, 20), min_size=1, max_size=5), extra=st.integers(0, 4), kind=KINDS)
 def test_a_batch_is_its_rows_one_by_one(lengths, extra, kind):
     model = random_model(**kind).double()
