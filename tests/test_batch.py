@@ -59,7 +59,7 @@ def test_batches_give_what_one_by_one_gives(kind, on_miss):
     sounds = [tiny.noise(seconds, seed) for seed, seconds in enumerate(LENGTHS_S)]
     order = random.Random(0).sample(range(len(sounds)), len(sounds))
     expected = [recognizer.transcribe(sound) for sound in sounds]
-    assert sum(len(transcript.words) for transcript in expected) > 10
+    assert sum(len(transcript.words) for transcript in expected) > 5
     for batch_s in (1, 480):
         assert list(recognizer.transcribe_many(sounds, batch_s=batch_s)) == expected
     shuffled = recognizer.transcribe_many([sounds[i] for i in order])
