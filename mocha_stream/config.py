@@ -27,6 +27,13 @@ def check(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
+def check_least(settings: object, table: str, least: int, *names: str) -> None:
+    """Raises `ConfigError` unless each of these settings of a table is at least so much."""
+    for name in names:
+        value = getattr(settings, name)
+        check(value >= least, f"{table}.{name} is {value}; expected {least} or more")
+
+
 @dataclass(frozen=True)
 class FeatureConfig:
     """Log-mel energies as Kaldi computes them, normalised with the statistics kept in the model."""
@@ -38,7 +45,7 @@ class FeatureConfig:
 
     def __post_init__(self) -> None:
         check(self.sample_rate >= 8000, f"features.sample_rate is {self.sample_rate} Hz; expected 8000 or more")
-        check(self.num_mels >= 8, f"features.num_mels is {self.num_mels}; expected 8 or more")
+        check_least(self, "features", 8, "num_mels")
         check(
             0 < self.hop_ms <= self.window_ms,
             f"features.hop_ms is {self.hop_ms} with a window of {self.window_ms} ms; a hop is above 0 and within it",
@@ -73,8 +80,7 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         kinds = ("highway_bilstm", "star_transformer")
         check(self.kind in kinds, f"encoder.kind is {self.kind!r}; expected one of {', '.join(kinds)}")
-        for name in ("width", "num_layers", "hidden", "relay_memory", "num_heads"):
-            check(getattr(self, name) >= 1, f"encoder.{name} is {getattr(self, name)}; expected 1 or more")
+        check_least(self, "encoder", 1, "width", "num_layers", "hidden", "relay_memory", "num_heads")
         check(self.lookahead >= 0, f"encoder.lookahead is {self.lookahead}; it counts frames, so it is 0 or more")
         check(0 <= self.dropout < 1, f"encoder.dropout is {self.dropout}; expected 0 <= dropout < 1")
         if self.kind == "star_transformer":
@@ -107,7 +113,7 @@ class AttentionConfig:
     def __post_init__(self) -> None:
         check(self.energy in ("dot", "additive"), f"attention.energy is {self.energy!r}; expected dot or additive")
         check(self.on_miss in ("stop", "last"), f"attention.on_miss is {self.on_miss!r}; expected stop or last")
-        check(self.width >= 1, f"attention.width is {self.width}; expected 1 or more")
+        check_least(self, "attention", 1, "width")
         check(self.window >= 1, f"attention.window is {self.window}; it counts frames, so it is 1 or more")
 
 
@@ -118,8 +124,7 @@ class DecoderConfig:
     dropout: float = 0.2
 
     def __post_init__(self) -> None:
-        for name in ("width", "embedding"):
-            check(getattr(self, name) >= 1, f"decoder.{name} is {getattr(self, name)}; expected 1 or more")
+        check_least(self, "decoder", 1, "width", "embedding")
         check(0 <= self.dropout < 1, f"decoder.dropout is {self.dropout}; expected 0 <= dropout < 1")
 
 

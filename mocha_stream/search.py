@@ -28,7 +28,6 @@ class SearchState(NamedTuple):
     memory: Memory  # of the last W frames, zeros before the first one
     decoder: DecoderState  # what asks for the next token
     num_heard: Tensor  # (B,) frames so far
-    num_here: Tensor  # (B,) tokens at the last frame
     num_energies: Tensor  # (B,) energies evaluated so far
     num_forced: Tensor  # (B,) times that the loop guard pushed the head on
 
@@ -54,7 +53,7 @@ class GreedySearch:
         past = self.model.ctc.weight.new_zeros(batch, self.window, self.model.config.encoder.width)
         zeros = torch.zeros(batch, dtype=torch.long, device=past.device)
         decoder = self.model.decoder.initial_state(batch)
-        return SearchState(self.model.attention.remember(past), decoder, zeros, zeros, zeros, zeros)
+        return SearchState(self.model.attention.remember(past), decoder, zeros, zeros, zeros)
 
     @torch.inference_mode()
     def step(self, frames: Tensor, state: SearchState, lengths: Tensor | None = None) -> tuple[Tokens, SearchState]:
@@ -68,7 +67,7 @@ class GreedySearch:
         memory = Memory(*memory)
         ends = self.window + lengths
         position = torch.full((batch,), self.window, device=frames.device)
-        decoder, here = state.decoder, torch.zeros_like(state.num_here)
+        decoder, here = state.decoder, torch.zeros_like(state.num_heard)  # tokens at the position
         num_energies, num_forced = state.num_energies, state.num_forced
         rows = torch.arange(batch, device=frames.device)
         block = torch.arange(min(SCAN_BLOCK, size), device=frames.device)
@@ -102,7 +101,7 @@ class GreedySearch:
         none = Tokens(empty.long(), empty.long(), empty.long(), empty, empty)
         tokens = Tokens(*(torch.cat(parts) for parts in zip(none, *found, strict=True)))
         heard = state.num_heard + lengths
-        return tokens, SearchState(memory, decoder, heard, here, num_energies, num_forced)
+        return tokens, SearchState(memory, decoder, heard, num_energies, num_forced)
 
     @torch.inference_mode()
     def finish(self, state: SearchState) -> Tokens:

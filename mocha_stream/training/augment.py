@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..config import check
+from ..config import check, check_least
 
 DECIBEL = np.log(10) / 10
 """One decibel in units of a natural-log power."""
@@ -30,8 +30,8 @@ class AugmentConfig:
     """Longest time mask, in frames of 10 ms."""
 
     def __post_init__(self) -> None:
-        for name in ("gain_db", "warp", "frequency_masks", "frequency_mask", "time_masks_per_s", "time_mask"):
-            check(getattr(self, name) >= 0, f"augment.{name} is {getattr(self, name)}; expected 0 or more")
+        check_least(self, "augment", 0, "gain_db", "warp", "frequency_masks", "frequency_mask", "time_masks_per_s")
+        check_least(self, "augment", 0, "time_mask")
         check(self.warp < 1, f"augment.warp is {self.warp}; it is a share of the mel axis, below 1")
 
 

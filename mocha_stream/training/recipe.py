@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..config import ModelConfig, check, from_dict, read_toml, set_values
+from ..config import ModelConfig, check, check_least, from_dict, read_toml, set_values
 from .augment import AugmentConfig
 
 
@@ -51,8 +51,7 @@ class LossConfig:
     def __post_init__(self) -> None:
         check(0 <= self.ctc <= 1, f"loss.ctc is {self.ctc}; it is a share, 0 to 1")
         check(0 <= self.label_smoothing < 1, f"loss.label_smoothing is {self.label_smoothing}; expected 0 to below 1")
-        for name in ("quantity", "synchrony", "noise", "synchrony_from"):
-            check(getattr(self, name) >= 0, f"loss.{name} is {getattr(self, name)}; expected 0 or more")
+        check_least(self, "loss", 0, "quantity", "synchrony", "noise", "synchrony_from")
 
 
 @dataclass(frozen=True)

@@ -168,12 +168,15 @@ class Trainer:
                 self._save_checkpoint()
         return self._finish()
 
+    def _hours(self) -> float:
+        """Of training audio, each utterance counted once."""
+        return sum(group[0].num_frames for group in self.variants) / 360_000
+
     def _summary(self) -> str:
         size = sum(p.numel() for p in self.parameters) / 1e6
-        hours = sum(group[0].num_frames for group in self.variants) / 360_000
         return (
-            f"{size:.2f} M parameters, {len(self.variants)} utterances, {hours:.1f} h, {self.world} process(es) on "
-            f"{self.device.type}, from epoch {self.epoch} step {self.step}"
+            f"{size:.2f} M parameters, {len(self.variants)} utterances, {self._hours():.1f} h, "
+            f"{self.world} process(es) on {self.device.type}, from epoch {self.epoch} step {self.step}"
         )
 
     def _run_epoch(self, log: "_Log") -> None:
@@ -409,10 +412,9 @@ class Trainer:
 
     def _card(self, wer: dict[str, float]) -> str:
         recipe = self.recipe
-        hours = sum(group[0].num_frames for group in self.variants) / 360_000
         measured = ", ".join(f"{name} {value}" for name, value in wer.items())
         return (
-            f"# {recipe.name}\n\n{recipe.description}\n\nTrained for {self.epoch} epochs of {hours:.1f} h "
+            f"# {recipe.name}\n\n{recipe.description}\n\nTrained for {self.epoch} epochs of {self._hours():.1f} h "
             f"({self.step} updates). Word error rate on {len(self.dev)} dev utterances, percent: {measured}.\n"
         )
 
