@@ -15,13 +15,17 @@ from .streaming import length_mask
 
 
 class AdditiveEnergy(nn.Module):
-    """The published energy, g v/|v| . tanh(W frame + V state + b) + r.
+    """The published energy, g v/|v| . tanh(W frame + V state + b) + r (arXiv 1704.00784, 1712.05382).
 
     Args:
         enc_dim: E, width of the encoder frames
         dec_dim: Q, width of the decoder states
         att_dim: A, width of the comparison
         init_r: r at the start; sigmoid(r) is the chance to stop at a frame
+
+    >>> energy = AdditiveEnergy(enc_dim=8, dec_dim=6, att_dim=4)
+    >>> energy(energy.query(torch.randn(2, 5, 6)), energy.key(torch.randn(2, 20, 8))).shape
+    torch.Size([2, 5, 20])
     """
 
     def __init__(self, enc_dim: int, dec_dim: int, att_dim: int, init_r: float = -4.0):
@@ -40,7 +44,12 @@ class AdditiveEnergy(nn.Module):
 
 
 class DotEnergy(nn.Module):
-    """Scaled dot product, (V state + c) . (W frame + b) / sqrt(A) + r. Arguments as for `AdditiveEnergy`."""
+    """Scaled dot product, (V state + c) . (W frame + b) / sqrt(A) + r. Arguments as for `AdditiveEnergy`.
+
+    >>> energy = DotEnergy(enc_dim=8, dec_dim=6, att_dim=4)
+    >>> energy(energy.query(torch.randn(2, 5, 6)), energy.key(torch.randn(2, 20, 8))).shape
+    torch.Size([2, 5, 20])
+    """
 
     def __init__(self, enc_dim: int, dec_dim: int, att_dim: int, init_r: float = -4.0):
         super().__init__()

@@ -27,6 +27,10 @@ class Decoder(nn.Module):
         width: Q, cells of the LSTM
         context: E, width of the attention's contexts
         dropout: of embeddings and states, in training
+
+    >>> decoder = Decoder(vocab_size=10, embedding=4, width=6, context=8)
+    >>> decoder(torch.tensor([[3, 1, 4]])).shape
+    torch.Size([1, 4, 6])
     """
 
     def __init__(self, vocab_size: int, embedding: int, width: int, context: int, dropout: float = 0.0):

@@ -38,6 +38,9 @@ class Frontend(nn.Module):
 
     Encoder frame s depends on no feature after frame 8 s + 7. The features of a row end in silence (zeros after
     normalisation) that fills its last encoder frame.
+
+    >>> Frontend(num_mels=80, width=16)(torch.randn(1, 20, 80), torch.tensor([20])).shape
+    torch.Size([1, 3, 16])
     """
 
     stride = 8

@@ -106,6 +106,11 @@ class HighwayBiLSTM(nn.Module):
 
     The forward LSTMs carry their state for ever; the backward LSTMs hear the chunk and its look ahead. `chunk` is
     given with each call, so one set of weights serves every latency; None is one chunk as long as the sequence.
+
+    >>> encoder = HighwayBiLSTM(width=8, hidden=6, num_layers=2)
+    >>> frames, state = encoder.step(torch.randn(1, 5, 8), encoder.initial_state(1), chunk=4)
+    >>> frames.shape, encoder.finish(state, chunk=4).shape
+    (torch.Size([1, 4, 8]), torch.Size([1, 1, 8]))
     """
 
     def __init__(self, width: int, hidden: int, num_layers: int, lookahead: int = 0, dropout: float = 0.0):

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of the layers are tests."""
+"""The examples in the docstrings of layers, encoders and attention are tests."""
 
 import doctest
 import importlib
@@ -6,12 +6,16 @@ import importlib
 import pytest
 
 MODULES = [
+    "mocha_stream.attention",
+    "mocha_stream.decoder",
     "mocha_stream.layers.bilstm",
     "mocha_stream.layers.char_embedding",
     "mocha_stream.layers.highway",
     "mocha_stream.layers.masking",
     "mocha_stream.layers.mocha_decoder",
     "mocha_stream.hisan",
+    "mocha_stream.encoders.frontend",
+    "mocha_stream.encoders.highway_bilstm",
     "mocha_stream.encoders.star_transformer",
 ]
 
