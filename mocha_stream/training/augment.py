@@ -20,6 +20,10 @@ DECIBEL = np.log(10) / 10
 class AugmentConfig:
     gain_db: float = 6.0
     """Largest change of loudness, either way."""
+    equalise_db: float = 0.0
+    """Largest change of each of five points of a smooth curve over the mel axis: another microphone or room."""
+    noise_db: float = 0.0
+    """Half of the utterances get steady noise, 30% to 100% of so far below the mean of the corpus."""
     warp: float = 0.1
     """Largest stretch of the mel axis, either way: another length of the vocal tract."""
     frequency_masks: int = 2
@@ -30,8 +34,8 @@ class AugmentConfig:
     """Longest time mask, in frames of 10 ms."""
 
     def __post_init__(self) -> None:
-        check_least(self, "augment", 0, "gain_db", "warp", "frequency_masks", "frequency_mask", "time_masks_per_s")
-        check_least(self, "augment", 0, "time_mask")
+        check_least(self, "augment", 0, "gain_db", "equalise_db", "noise_db", "warp", "frequency_masks")
+        check_least(self, "augment", 0, "frequency_mask", "time_masks_per_s", "time_mask")
         check(self.warp < 1, f"augment.warp is {self.warp}; it is a share of the mel axis, below 1")
 
 
@@ -39,6 +43,10 @@ def augment(features: np.ndarray, mean: np.ndarray, config: AugmentConfig, rando
     """A changed copy of (T, M) log-mel frames; masked parts become the (M,) mean of the corpus."""
     num_frames, num_mels = features.shape
     features = features + np.float32(random.uniform(-config.gain_db, config.gain_db) * DECIBEL)
+    if config.noise_db and random.random() < 0.5:
+        features = add_noise(features, mean, config, random)
+    if config.equalise_db:
+        features = features + _curve(num_mels, config.equalise_db, random)
     features = warp(features, random.uniform(1 - config.warp, 1 + config.warp))
     for _ in range(config.frequency_masks):
         start, width = _span(num_mels, config.frequency_mask, random)
@@ -47,6 +55,22 @@ def augment(features: np.ndarray, mean: np.ndarray, config: AugmentConfig, rando
         start, width = _span(num_frames, config.time_mask, random)
         features[start : start + width] = mean
     return features
+
+
+def add_noise(features: np.ndarray, mean: np.ndarray, config: AugmentConfig, random: np.random.Generator) -> np.ndarray:
+    """Features with the power of noise added: coloured like the mean of the corpus, give or take 6 dB.
+
+    The power of Gaussian noise in a mel band is about gamma distributed; its shape here is 4.
+    """
+    level = mean - random.uniform(0.3, 1.0) * config.noise_db * DECIBEL + _curve(len(mean), 6.0, random)
+    power = random.standard_gamma(4.0, features.shape, np.float32) / 4
+    return np.log(np.exp(features) + np.exp(level).astype(np.float32) * power)
+
+
+def _curve(num_mels: int, largest_db: float, random: np.random.Generator) -> np.ndarray:
+    """(M,) smooth changes of level, from five points."""
+    points = random.uniform(-largest_db, largest_db, 5) * DECIBEL
+    return np.interp(np.arange(num_mels), np.linspace(0, num_mels - 1, 5), points).astype(np.float32)
 
 
 def warp(features: np.ndarray, factor: float) -> np.ndarray:

@@ -63,6 +63,17 @@ def compute(
     return Losses(token, ctc, quantity, synchrony), Diagnosis(correct, mass, delay.detach()), alignment
 
 
+def text_loss(model: MochaModel, tokens: Tensor, token_lengths: Tensor) -> Tensor:
+    """Cross-entropy of the decoder on text that nobody spoke, summed over the batch: its context is zero.
+
+    What the decoder learns of the language need not come out of the few words that were recorded.
+    """
+    states = model.decoder(tokens)[:, :-1]
+    logits = model.decoder.score(states.new_zeros(*states.shape[:2], model.config.encoder.width), states).float()
+    real = length_mask(token_lengths, tokens.shape[1])
+    return F.cross_entropy(logits[real], tokens[real], reduction="sum")
+
+
 def quantity_loss(alpha: Tensor, token_lengths: Tensor) -> Tensor:
     """How far the expected number of stops is from the number of tokens, summed over the batch.
 

@@ -20,6 +20,10 @@ class DataConfig:
     longest_s: float = 24.0
     join: float = 0.0
     """Share of utterances that are followed by another one in the same example, as in a stream."""
+    text: tuple[str, ...] = ()
+    """Files of text for `loss.text`, a sentence a line, plain or .xz."""
+    text_lines: int = 48
+    """Lines of it in an update, over all processes."""
     dev_utterances: int = 200
     """How many, evenly spread, are decoded after each epoch."""
 
@@ -47,11 +51,13 @@ class LossConfig:
     """Part of the run after which CTC is trusted to say where tokens end."""
     noise: float = 1.0
     """Standard deviation, on the stop energies."""
+    text: float = 0.0
+    """Weight of the decoder's loss on the lines of `data.text`."""
 
     def __post_init__(self) -> None:
         check(0 <= self.ctc <= 1, f"loss.ctc is {self.ctc}; it is a share, 0 to 1")
         check(0 <= self.label_smoothing < 1, f"loss.label_smoothing is {self.label_smoothing}; expected 0 to below 1")
-        check_least(self, "loss", 0, "quantity", "synchrony", "noise", "synchrony_from")
+        check_least(self, "loss", 0, "quantity", "synchrony", "noise", "synchrony_from", "text")
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,12 @@ from ..search import GreedySearch, token_lists
 from ..tokenizer import Tokenizer
 from .augment import augment
 from .data import Example, feature_statistics, make_batches, pad, read_examples, share
-from .losses import Batch, Losses, compute
+from .losses import Batch, Losses, compute, text_loss
 from .pictures import draw, save
 from .recipe import Recipe, read_recipe
+
+LONGEST_TEXT = 100
+"""Tokens of a line of text that the decoder learns from; the rest of the line is left out."""
 
 PREVIEW_CHUNK = 8
 """Encoder frames of a chunk when the dev set is decoded after an epoch."""
@@ -70,6 +73,7 @@ class Trainer:
         self.folder.mkdir(parents=True, exist_ok=True)
         data = recipe.data
         corpora, cache = [root / name for name in data.train], root / data.cache
+        self.lines = self._text([root / name for name in data.text])
         if rank > 0:
             dist.barrier()  # the first process computes the features
         features = recipe.model.features
@@ -117,6 +121,15 @@ class Trainer:
         if self.world > 1:
             dist.barrier()
         return Tokenizer.load(path)
+
+    def _text(self, paths: list[Path]) -> list[str]:
+        """The lines for the decoder's loss on text."""
+        if self.recipe.loss.text == 0:
+            return []
+        lines = [normalise(line) for path in paths for line in _read_lines(path)]
+        if not any(lines):
+            raise ConfigError("loss.text is above 0 but data.text names no text; name files, or set loss.text=0")
+        return [line for line in lines if line]
 
     def _statistics(self, examples: list[Example]) -> tuple[np.ndarray, np.ndarray]:
         """Feature statistics of at most 2000 utterances, evenly spread."""
@@ -258,15 +271,17 @@ class Trainer:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=training.bfloat16):
             losses, diagnosis, _ = compute(self.model, batch, chunk, loss.noise, loss.label_smoothing, synchronous)
         total = self._total(losses) / max(1, num_tokens)
+        text = self._text_loss()
+        total = total + loss.text * text
         self.model.zero_grad()
         total.backward()
-        sums = torch.stack([total.detach(), *(part.detach().float() for part in (*losses, *diagnosis))])
+        sums = torch.stack([part.detach().float() for part in (total, *losses, *diagnosis, text)])
         norm = self._share_gradients(sums)
         torch.nn.utils.clip_grads_with_norm_(self.parameters, training.clip_norm, norm)
         if bool(torch.isfinite(norm)):
             for optimizer in self.optimizers:
                 optimizer.step()
-        value, token, ctc, quantity, synchrony, correct, mass, delay = (float(part) for part in sums)
+        value, token, ctc, quantity, synchrony, correct, mass, delay, text_value = (float(part) for part in sums)
         n = max(1, num_tokens)
         return {
             "loss": value,
@@ -274,6 +289,7 @@ class Trainer:
             "ctc": ctc / n,
             "quantity": quantity / n,
             "synchrony": synchrony / n,
+            "text": text_value,
             "accuracy": correct / n,
             "mass": mass / n,
             "delay": delay / n,
@@ -290,6 +306,22 @@ class Trainer:
             + weights.quantity * losses.quantity
             + weights.synchrony * losses.synchrony
         )
+
+    def _text_loss(self) -> Tensor:
+        """This process's part of the decoder's loss per token on the lines of this update."""
+        if not self.lines:
+            return torch.zeros((), device=self.device)
+        training = self.recipe.training
+        chosen = np.random.default_rng((training.seed, self.step, 2)).integers(
+            len(self.lines), size=self.recipe.data.text_lines
+        )
+        rows = [np.array(self.tokenizer.encode(self.lines[i])[:LONGEST_TEXT], np.int64) for i in chosen]
+        num_tokens, rows = sum(map(len, rows)), rows[self.rank :: self.world]
+        if not rows:
+            return torch.zeros((), device=self.device)
+        tokens, lengths = (torch.from_numpy(part).to(self.device) for part in pad(rows))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=training.bfloat16):
+            return text_loss(self.model, tokens, lengths) / num_tokens
 
     def _share_gradients(self, sums: Tensor) -> Tensor:
         """Adds up gradients and `sums` over the processes; returns the norm of the whole gradient."""

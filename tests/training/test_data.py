@@ -14,7 +14,7 @@ from tiny import MELS, RATE, noise
 from mocha_stream.config import FeatureConfig
 from mocha_stream.errors import AudioError, ConfigError, DataError
 from mocha_stream.features import log_mel
-from mocha_stream.training.augment import AugmentConfig, augment, warp
+from mocha_stream.training.augment import AugmentConfig, add_noise, augment, warp
 from mocha_stream.training.data import cache_features, feature_statistics, make_batches, pad, read_examples, share
 
 FEATURES = FeatureConfig(num_mels=MELS)
@@ -177,6 +177,33 @@ def test_no_augmentation_is_no_change():
     )
     assert 0 < np.abs(louder).max() <= 6 * np.log(10) / 10
     assert np.ptp(louder) == 0
+
+
+def test_another_microphone_is_the_same_curve_on_every_frame():
+    features = np.random.default_rng(0).normal(size=(30, MELS)).astype(np.float32)
+    config = AugmentConfig(gain_db=0, equalise_db=5, warp=0, frequency_masks=0, time_masks_per_s=0)
+    change = augment(features, np.zeros(MELS, np.float32), config, np.random.default_rng(1)) - features
+    assert change.dtype == np.float32
+    assert np.ptp(change, axis=0).max() < 1e-5
+    assert 0 < np.abs(change).max() <= 5 * np.log(10) / 10 + 1e-5
+    assert np.ptp(change[0]) > 0
+
+
+def test_noise_fills_the_gaps_and_leaves_what_is_loud():
+    features, mean = np.zeros((4000, MELS), np.float32), np.full(MELS, -5, np.float32)
+    features[::2] = -20
+    config = AugmentConfig(noise_db=20)
+    levels = []
+    for seed in range(5):
+        noisy = add_noise(features, mean, config, np.random.default_rng(seed))
+        assert noisy.dtype == np.float32
+        assert (noisy >= features).all()
+        assert noisy[1::2].max() < 0.5
+        levels.append(np.log(np.exp(noisy[::2]).mean(0)) - mean)
+    assert -26 <= np.min(levels) / (np.log(10) / 10) < -7
+    assert np.max(levels) <= 0.1
+    changes = [augment(features, mean, config, np.random.default_rng(seed)) for seed in range(8)]
+    assert len({bool(change.min() > -17) for change in changes}) == 2, "some utterances stay as they are"
 
 
 @given(factor=st.floats(0.5, 2), num_frames=st.integers(0, 4))

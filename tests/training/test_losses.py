@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tiny import MELS, random_model
 
 from mocha_stream.attention import hard_monotonic, soft_monotonic
-from mocha_stream.training.losses import Batch, compute, ctc_stops, quantity_loss, synchrony_loss
+from mocha_stream.training.losses import Batch, compute, ctc_stops, quantity_loss, synchrony_loss, text_loss
 
 
 def batch(sizes: list[tuple[int, int]], extra: int = 0, padding: float = 1e4) -> Batch:
@@ -49,6 +49,20 @@ def test_a_batch_is_its_rows_one_by_one(sizes, extra, energy, chunk):
         seen += torch.stack([part.double() for part in counts])
     torch.testing.assert_close(torch.stack([part.double() for part in whole]), total, rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(torch.stack([part.double() for part in diagnosis]), seen, rtol=1e-5, atol=1e-4)
+
+
+@torch.no_grad()
+def test_text_is_scored_token_by_token_without_a_context():
+    model = random_model().double()
+    tokens, counts = torch.tensor([[3, 9, 4, 1], [7, 2, 0, 0]]), torch.tensor([4, 2])
+    expected = torch.zeros(()).double()
+    for row, count in zip(tokens, counts, strict=True):
+        state = model.decoder.initial_state(1)
+        for token in row[:count]:
+            scores = model.decoder.score(torch.zeros(1, model.config.encoder.width).double(), state.output)
+            expected -= scores.log_softmax(-1)[0, token]
+            state = model.decoder.step(token[None], state)
+    torch.testing.assert_close(text_loss(model, tokens, counts).double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_gradients_of_a_batch_are_those_of_its_rows():

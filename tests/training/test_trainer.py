@@ -53,6 +53,8 @@ def write_recipe(folder: Path, train_set: Path, dev_set: Path | None = None, **t
             "cache": "cache",
             "speeds": [1.0, 1.1],
             "join": 0.2,
+            "text": ["text.txt"],
+            "text_lines": 5,
             "dev_utterances": 4,
         },
         "model": {
@@ -62,7 +64,7 @@ def write_recipe(folder: Path, train_set: Path, dev_set: Path | None = None, **t
             "attention": {"width": 8},
             "decoder": {"width": 10, "embedding": 8},
         },
-        "loss": {"synchrony": 0.1, "synchrony_from": 0.5},
+        "loss": {"synchrony": 0.1, "synchrony_from": 0.5, "text": 0.3},
         "training": {
             "epochs": 3,
             "batch_s": 4.0,
@@ -75,6 +77,7 @@ def write_recipe(folder: Path, train_set: Path, dev_set: Path | None = None, **t
     }
     for name, table in tables.items():
         values[name] = {**values.get(name, {}), **table}
+    (folder / "text.txt").write_text("\n".join(["", *sentences(9)]))
     path = folder / "recipe.toml"
     path.write_text(to_toml(values))
     return path
@@ -113,6 +116,7 @@ def test_a_run_leaves_a_log_checkpoints_and_a_model(undisturbed):
     assert all(0 <= line["accuracy"] <= 1 and 0 <= line["mass"] <= 1.001 for line in steps)
     assert any(line["synchrony"] > 0 for line in steps if line["epoch"] == 3)
     assert not any(line["synchrony"] for line in steps if line["epoch"] == 1)
+    assert steps[-1]["text"] < steps[0]["text"] < 4
     assert steps[-1]["learning_rate"] < steps[5]["learning_rate"]
     assert len(list(run.glob("checkpoint-*.pt"))) == 2
     assert len(list(run.glob("epoch-*.safetensors"))) == 2
@@ -212,7 +216,7 @@ def test_a_finished_run_may_be_resumed(undisturbed):
 @pytest.mark.slow
 def test_two_processes_give_the_same_loss_as_one(speech, tmp_path):
     plain = {
-        "loss": {"noise": 0.0, "synchrony": 0.1, "synchrony_from": 0.5},
+        "loss": {"noise": 0.0, "synchrony": 0.1, "synchrony_from": 0.5, "text": 0.3},
         "training": {"epochs": 2, "batch_s": 6.0},
     }
     paths = []
@@ -229,7 +233,7 @@ def test_two_processes_give_the_same_loss_as_one(speech, tmp_path):
     one, two = log(paths[0]), log(paths[1])
     assert len(one) == len(two) > 8
     for a, b in zip(one, two, strict=True):
-        for name in ("loss", "token", "ctc", "quantity", "synchrony", "accuracy", "mass", "gradient_norm"):
+        for name in ("loss", "token", "ctc", "quantity", "synchrony", "text", "accuracy", "mass", "gradient_norm"):
             assert b[name] == pytest.approx(a[name], rel=1e-4, abs=1e-4), (a["step"], name)
         assert b["audio_s"] == a["audio_s"]
     assert Recognizer.load(paths[1].parent / "run" / "model")
@@ -269,7 +273,7 @@ def test_it_learns_six_recordings_by_heart_and_a_recognizer_says_them(tmp_path):
             "decoder": {"width": 64, "embedding": 32, "dropout": 0.0},
         },
         augment={"gain_db": 1.0, "warp": 0.0, "frequency_masks": 0, "time_masks_per_s": 0.0},
-        loss={"noise": 0.5, "synchrony": 0.1, "synchrony_from": 0.3},
+        loss={"noise": 0.5, "synchrony": 0.1, "synchrony_from": 0.3, "text": 0.0},
         training={"epochs": 24, "batch_s": 8.0, "warmup_steps": 20, "learning_rate": 5e-3, "checkpoint_steps": 1000},
     )
     recognizer = Recognizer.load(train(path))
@@ -298,6 +302,8 @@ def test_mistakes_are_told_in_one_line_before_any_work(speech, tmp_path):
     assert_refused(path, ConfigError, "did you mean 'learning_rate'?", assignments=["training.learning_rat=1"])
     assert_refused(path, ConfigError, "model: encoder: unknown setting 'widht'", assignments=["model.encoder.widht=1"])
     assert_refused(path, DataError, "holds no checkpoint to resume from", resume=True)
+    assert_refused(path, ConfigError, "data.text names no text", assignments=["data.text=[]"])
+    assert_refused(path, DataError, "nothing.txt: cannot be read", assignments=['data.text=["nothing.txt"]'])
     assert_refused(path, DataError, "missing: does not exist", assignments=["data.dev=missing"])
     assert not list((tmp_path / "cache").glob("*"))
     assert_refused(path, DataError, "missing: does not exist", assignments=['data.train=["missing"]'])
