@@ -1,4 +1,4 @@
-"""What `mocha-stream evaluate` reports is right: word errors, counters, delays, and recordings that cannot be used."""
+"""What `mocha-stream evaluate` measures is right: counters, delays, word times, and recordings that cannot be used."""
 
 import json
 import sys
@@ -13,55 +13,15 @@ import torch
 
 from mocha_stream.corpus import read_corpus
 from mocha_stream.errors import ConfigError, DataError
-from mocha_stream.evaluate import (
-    STREAM_BLOCK_S,
-    Errors,
-    Screen,
-    count_errors,
-    emission_delays,
-    evaluate,
-    matching_words,
-    measure,
-    summary,
-    word_aligner,
-)
+from mocha_stream.evaluate import STREAM_BLOCK_S, Screen, evaluate, measure, measure_whole, word_aligner
 from mocha_stream.recognizer import Recognizer
+from mocha_stream.scores import Span
 from mocha_stream.search import SCAN_BLOCK
 from mocha_stream.transcript import Final, Overflow, Partial, Word
 
 
 def spoken(*words: str) -> tuple[Word, ...]:
     return tuple(Word(word, float(i), i + 0.5, 0.5) for i, word in enumerate(words))
-
-
-@pytest.mark.parametrize(
-    "reference, hypothesis, expected",
-    [
-        ("A B C D", "A B C D", Errors(4, 0, 0, 0)),
-        ("A B C D", "A X C D E", Errors(4, 1, 0, 1)),
-        ("A B C D", "A D", Errors(4, 0, 2, 0)),
-        ("A B", "", Errors(2, 0, 2, 0)),
-        ("", "A B", Errors(0, 0, 0, 2)),
-        ("", "", Errors()),
-    ],
-)
-def test_word_errors(reference, hypothesis, expected):
-    assert count_errors(reference, hypothesis) == expected
-
-
-def test_errors_add_up():
-    total = Errors(4, 1, 0, 1) + Errors(6, 0, 2, 0)
-    assert total == Errors(10, 1, 2, 1)
-    assert total.wer == 40.0
-    assert Errors(0, 0, 0, 2).wer is None
-
-
-def test_only_words_recognised_right_have_a_delay():
-    words = ["THE", "CAT", "SAT"]
-    assert matching_words("THE FAT CAT SAT", words) == [(0, 0), (2, 1), (3, 2)]
-    assert emission_delays("THE FAT CAT SAT", words, [1.0, 2.0, 3.0], [0.5, 0.8, 1.5, 2.25]) == [0.5, 0.5, 0.75]
-    assert emission_delays("A B", ["C"], [1.0], [0.5, 0.8]) == []
-    assert emission_delays("", ["C"], [1.0], []) == emission_delays("A", [], [], [0.5]) == []
 
 
 def test_screen_remembers_when_words_were_shown_and_counts_those_that_change():
@@ -75,11 +35,6 @@ def test_screen_remembers_when_words_were_shown_and_counts_those_that_change():
     assert [word.word for word in screen.words] == ["a", "b", "c", "e"]
     assert screen.shown_at_s == [1.0, 2.0, 3.0, 5.0]
     assert screen.num_rewrites == 2, "d became e, and f was taken back"
-
-
-def test_summary():
-    assert summary([]) is None
-    assert summary([1.0, 2.0, 3.0]) == {"mean": 2.0, "p50": 2.0, "p95": pytest.approx(2.9), "max": 3.0}
 
 
 # Whole corpora
@@ -108,6 +63,7 @@ class Script:
     """A recogniser that says what it is told, a word each 100 ms, whatever it hears."""
 
     latencies_ms = (640,)
+    frame_s = 0.08
 
     def __init__(self, *texts: str):
         self.texts = list(texts)
@@ -122,7 +78,8 @@ class Script:
         return session
 
 
-def test_report_adds_up(corpus):
+def test_report_adds_up(corpus, monkeypatch):
+    monkeypatch.setattr("mocha_stream.evaluate.word_aligner", lambda recognizer: (None, ()))
     report = evaluate(Script("THE LAZY DOG", "MY FOX BOX", "", "SHIP"), corpus, latency_ms=640)
     figures = report.figures()
     assert (figures["num_words"], figures["substitutions"]) == (8, 0)
@@ -190,25 +147,31 @@ def test_energies_are_those_that_the_search_computes(recognizer, corpus, monkeyp
     )
 
 
-def test_words_end_where_ctc_hears_their_last_token(recognizer, monkeypatch):
-    tokens = tiny.tokenizer().encode("THE LAZY DOG")
-    stops = [3 * i + 2 for i in range(len(tokens))]
-    last = [stop for token, stop in zip(tokens, stops, strict=True) if tiny.tokenizer().ends_word(token)]
-
-    def heard(frames):
-        scores = torch.zeros(1, frames.shape[1], len(tiny.tokenizer()))
-        scores[0, :, 0] = 5.0
-        scores[0, stops, tokens] = 10.0
-        return scores
+def test_words_are_spoken_where_ctc_hears_their_tokens(recognizer, monkeypatch):
+    words = ["THE", "LAZY", "DOG"]
+    tokens = [tiny.tokenizer().encode(word) for word in words]
+    assert [token for word in tokens for token in word] == tiny.tokenizer().encode("THE LAZY DOG")
+    assert max(map(len, tokens)) > 1
+    scores, spans, frame = torch.zeros(1, 1000, len(tiny.tokenizer())), [], 2
+    scores[0, :, 0] = 5.0
+    for word in tokens:  # each token two frames, then one of nothing
+        first = frame
+        for token in word:
+            scores[0, frame : frame + 2, token] = 10.0
+            frame += 3
+        spans.append(Span(pytest.approx(first * 0.08), pytest.approx((frame - 1) * 0.08)))
 
     align, notes = word_aligner(recognizer)
-    monkeypatch.setattr(recognizer.model.ctc, "forward", heard)
-    seconds = (stops[-1] + 2) * 0.08
-    blocks = [(block, 48_000) for block in np.array_split(np.zeros((round(seconds * 48_000), 2), np.float32), 7)]
-    assert len(last) == 3
-    assert align(blocks, "THE LAZY DOG") == pytest.approx([(stop + 1) * 0.08 for stop in last])
+    monkeypatch.setattr(recognizer.model.ctc, "forward", lambda frames: scores[:, : frames.shape[1]])
+    samples = np.zeros((round((frame + 1) * 0.08 * 48_000), 2), np.float32)
+    blocks = [(block, 48_000) for block in np.array_split(samples, 7)]
+    assert align(blocks, "THE LAZY DOG") == spans
     assert align(blocks, "THE LAZY DOG " * 20) is None, "more tokens than frames"
+    assert align(blocks, "THE 1AZY DOG") is None, "a letter that is no unit"
+    assert align(blocks, "") is None
     assert "CTC" in notes[0]
+    monkeypatch.setattr("mocha_stream.evaluate.LONGEST_ALIGNED_S", 1.0)
+    assert align(blocks, "THE LAZY DOG") is None, "longer than is aligned"
 
 
 def test_delay_is_from_the_end_of_the_word_to_its_display(recognizer, corpus):
@@ -219,10 +182,35 @@ def test_delay_is_from_the_end_of_the_word_to_its_display(recognizer, corpus):
     screen.show(session.finish())
     assert len(screen.words) > 3
     utterance = replace(utterance, text=" ".join(word.word for word in screen.words))
-    recording = measure(recognizer, utterance, True, 320, lambda blocks, text: [0.25] * len(text.split()))
+
+    def align(blocks, text):
+        return [Span(0.125, 0.25)] * len(text.split())
+
+    recording = measure(recognizer, utterance, True, 320, align)
     assert recording.errors.wer == 0.0
     assert recording.delays_s == pytest.approx([shown - 0.25 for shown in screen.shown_at_s])
     assert set(np.round(screen.shown_at_s, 6)) <= set(np.round(np.arange(1, 21) * STREAM_BLOCK_S, 6))
+    assert [word.start_error_s for word in recording.words] == [word.start_s - 0.125 for word in screen.words]
+    unheard = measure(recognizer, utterance, False, 320, align)
+    assert unheard.delays_s == [], "nothing is shown of a recording that is not streamed"
+    assert unheard.words[0].start_error_s == recording.words[0].start_error_s
+
+
+def test_words_of_whole_recordings_have_confidences_and_times(recognizer, corpus):
+    [utterance] = read_corpus(corpus / "all.jsonl")[:1]
+    transcript = recognizer.transcribe(utterance.path)
+    utterance = replace(utterance, text=transcript.text)
+    given = []
+
+    def align(blocks, text):
+        given.append((sum(len(block) for block, _ in blocks), text))
+        return [Span(0.5, 0.75)] * len(text.split())
+
+    recording = measure_whole(recognizer, utterance, align)
+    assert given == [(2 * tiny.RATE, transcript.text)]
+    assert [word.confidence for word in recording.words] == [word.confidence for word in transcript.words]
+    assert [word.start_error_s for word in recording.words] == [word.start_s - 0.5 for word in transcript.words]
+    assert recording.delays_s == []
 
 
 def test_without_torchaudio_the_delay_is_left_out_and_said_so(recognizer, corpus, monkeypatch):
@@ -231,6 +219,7 @@ def test_without_torchaudio_the_delay_is_left_out_and_said_so(recognizer, corpus
     assert report.figures()["emission_delay_s"] is None
     assert "torchaudio" in report.notes[0]
     assert "emission delay    not measured" in report.to_text()
+    assert "word starts       not measured" in report.to_text()
 
 
 def test_broken_recordings_are_told_and_the_rest_goes_on(recognizer, corpus):
@@ -254,11 +243,3 @@ def test_limit_and_latency(recognizer, corpus):
         evaluate(recognizer, corpus, latency_ms=123)
     with pytest.raises(ConfigError, match="latency of 640 ms"):
         evaluate(recognizer, corpus, streaming=True)
-
-
-def test_groups_are_in_order_of_length(recognizer, corpus):
-    report = evaluate(recognizer, corpus, limit=1)
-    durations = (12.0, 3.0, 25.0, 7.0, 16.0, 5.0)
-    items = tuple(replace(report.recordings[0], duration_s=duration) for duration in durations)
-    groups = list(replace(report, recordings=items).figures()["by_length"])
-    assert groups == ["0 to 5 s", "5 to 10 s", "10 to 15 s", "15 to 20 s", "20 s and more"]

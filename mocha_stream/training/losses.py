@@ -106,10 +106,17 @@ def synchrony_loss(
 
 def ctc_stops(log_probabilities: Tensor, tokens: Tensor) -> Tensor | None:
     """The last frame of each of (U,) tokens in the best CTC path over (S, V); None where no path exists."""
+    spans = ctc_spans(log_probabilities, tokens)
+    return None if spans is None else spans[:, 1].to(log_probabilities.dtype)
+
+
+def ctc_spans(log_probabilities: Tensor, tokens: Tensor) -> Tensor | None:
+    """The (U, 2) first and last frame of each of (U,) tokens in the best CTC path over (S, V); None without a path."""
     repeats = int((tokens[1:] == tokens[:-1]).sum())
     if len(tokens) == 0 or len(tokens) + repeats > len(log_probabilities):
         return None
     path, _ = torchaudio.functional.forced_align(log_probabilities[None], tokens[None].int(), blank=0)
     labels = path[0]
-    ends = (labels != 0) & (labels != F.pad(labels[1:], (0, 1)))
-    return ends.nonzero()[:, 0].to(log_probabilities.dtype)
+    first = (labels != 0) & (labels != F.pad(labels[:-1], (1, 0)))
+    last = (labels != 0) & (labels != F.pad(labels[1:], (0, 1)))
+    return torch.stack([first.nonzero()[:, 0], last.nonzero()[:, 0]], 1)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tiny import MELS, random_model
 
 from mocha_stream.attention import hard_monotonic, soft_monotonic
-from mocha_stream.training.losses import Batch, compute, ctc_stops, quantity_loss, synchrony_loss, text_loss
+from mocha_stream.training.losses import Batch, compute, ctc_spans, ctc_stops, quantity_loss, synchrony_loss, text_loss
 
 
 def batch(sizes: list[tuple[int, int]], extra: int = 0, padding: float = 1e4) -> Batch:
@@ -129,6 +129,7 @@ def test_synchrony_measures_frames_between_expected_stops_and_ctc():
     log[0, range(8), labels] = 0.0
     tokens = torch.tensor([[3, 4, 4]])
     assert ctc_stops(log[0], tokens[0]).tolist() == [2, 5, 7]
+    assert ctc_spans(log[0], tokens[0]).tolist() == [[1, 2], [4, 5], [7, 7]]
     alpha = torch.zeros(1, 4, 8)
     alpha[0, 0, 2] = 1.0
     alpha[0, 1, 4], alpha[0, 1, 7] = 0.5, 0.5  # expected at 5.5

@@ -19,8 +19,9 @@ import torch
 
 from mocha_stream.audio import read_audio
 from mocha_stream.corpus import Utterance, normalise, read_corpus
-from mocha_stream.evaluate import STREAM_BLOCK_S, Errors, Screen, count_errors
+from mocha_stream.evaluate import STREAM_BLOCK_S, Screen
 from mocha_stream.recognizer import Recognizer
+from mocha_stream.scores import Errors, count_errors
 from mocha_stream.search import SCAN_BLOCK
 from mocha_stream.transcript import Event, Final, Word
 

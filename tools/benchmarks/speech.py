@@ -19,8 +19,9 @@ import soundfile
 from mocha_stream.audio import read_audio, read_blocks
 from mocha_stream.corpus import Utterance, normalise, read_corpus
 from mocha_stream.errors import ConfigError, ModelError
-from mocha_stream.evaluate import STREAM_BLOCK_S, Errors, count_errors, emission_delays, word_aligner
+from mocha_stream.evaluate import STREAM_BLOCK_S, word_aligner
 from mocha_stream.recognizer import Recognizer
+from mocha_stream.scores import Errors, count_errors, matching_words
 
 from .table import table
 
@@ -84,7 +85,8 @@ def run(data: Path, limit: int, model: Path | None, python: str, ratio_to: str) 
     results: dict[str, Result | str] = {}
     with tempfile.TemporaryDirectory() as folder:
         paths = [convert(utterance.path, Path(folder) / f"{i}.wav") for i, utterance in enumerate(utterances)]
-        ends = [align(list(read_blocks(u.path, STREAM_BLOCK_S)), u.text) if align else None for u in utterances]
+        spans = [align(list(read_blocks(u.path, STREAM_BLOCK_S)), u.text) if align else None for u in utterances]
+        ends = [None if words is None else [word.end_s for word in words] for words in spans]
         for engine in engines:
             print(f"{engine.name} ...", file=sys.stderr, flush=True)
             answer = work(engine, paths, sys.executable if engine in ours else python, Path(folder))
@@ -139,7 +141,8 @@ def judge(answer: dict[str, Any], utterances: Sequence[Utterance], ends: Sequenc
         num_updates += len(updates)
         num_rewriting += sum(now[: len(before)] != before for before, now in pairwise([words for _, words in updates]))
         if word_ends is not None and reference == utterance.text:
-            commits += emission_delays(reference, words, commit_times(updates, words), word_ends)
+            times = commit_times(updates, words)
+            commits += [times[j] - word_ends[i] for i, j in matching_words(reference, words)]
     recordings = answer["recordings"]
     audio_s = sum(item["duration_s"] for item in recordings)
     live = num_updates > len(recordings)
