@@ -34,6 +34,7 @@ from .data import Example, feature_statistics, make_batches, pad, read_examples,
 from .losses import Batch, Losses, compute, text_loss
 from .pictures import draw, save
 from .recipe import Recipe, read_recipe
+from .run_log import whole_lines
 
 LONGEST_TEXT = 100
 """Tokens of a line of text that the decoder learns from; the rest of the line is left out."""
@@ -499,7 +500,7 @@ class _Log:
     def __enter__(self) -> "_Log":
         if self.enabled:
             path = self.folder / "log.jsonl"
-            kept = [line for line in _lines(path) if json.loads(line)["step"] < self.first_step]
+            kept = [line for line in whole_lines(path) if json.loads(line)["step"] < self.first_step]
             path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
             self.file = path.open("a", encoding="utf-8", buffering=1)
             self.writer = _tensorboard(self.folder)
@@ -523,7 +524,7 @@ class _Log:
         if not self.enabled:
             return
         path = self.folder / "epochs.jsonl"
-        kept = [line for line in _lines(path) if json.loads(line)["epoch"] < epoch]
+        kept = [line for line in whole_lines(path) if json.loads(line)["epoch"] < epoch]
         path.write_text("\n".join([*kept, json.dumps({"epoch": epoch, "step": step, **wer})]) + "\n", encoding="utf-8")
         print(f"epoch {epoch}: {wer}", flush=True)
         if self.writer is not None:
@@ -535,15 +536,6 @@ class _Log:
             save(figure, self.folder / "alignments" / f"epoch-{epoch:04d}.png")
             if self.writer is not None:
                 self.writer.add_figure("alignment", figure, step)
-
-
-def _lines(path: Path) -> list[str]:
-    """The whole lines of a log; one cut short by a crash is left out."""
-    if not path.exists():
-        return []
-    return [
-        line.rstrip("\n") for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")
-    ]
 
 
 def _tensorboard(folder: Path) -> Any:
