@@ -103,6 +103,15 @@ def devices(options: argparse.Namespace) -> int:
 def evaluate(options: argparse.Namespace) -> int:
     if not options.data.exists():
         raise DataError(f"{options.data}: does not exist; expected a folder in LibriSpeech's layout or a manifest")
+    if options.training_log and not options.report:
+        raise ConfigError("--training-log draws the curves of a training run into a report; name its --report")
+    log = None
+    if options.report:
+        from .report_page import check_page, write_page
+        from .training.run_log import read_run_log
+
+        check_page(options.report)
+        log = read_run_log(options.training_log) if options.training_log else None
     from .evaluate import evaluate
 
     recognizer = _load(options.model)
@@ -110,6 +119,9 @@ def evaluate(options: argparse.Namespace) -> int:
     print(report.to_text())
     if options.json:
         write_whole(options.json, report.to_json())
+    if options.report:
+        model = options.model.resolve().name if options.model else "the bundled model"
+        write_page(options.report, report, recognizer, model, log)
     return 1 if report.failures else 0
 
 
@@ -277,12 +289,16 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=stream)
 
     command = commands.add_parser(
-        "evaluate", parents=[model, whole], help="word error rate, speed and delay on a corpus"
+        "evaluate", parents=[model, whole], help="word error rate, speed, delays and confidences on a corpus"
     )
     command.add_argument("data", type=Path, metavar="DATA", help="folder in LibriSpeech's layout, or a manifest")
     command.add_argument("--streaming", action="store_true", help="hear block by block instead of whole recordings")
     command.add_argument("--limit", type=_positive, metavar="N", help="only the first N utterances")
-    command.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write all figures, recordings and words there")
+    command.add_argument("--report", type=Path, metavar="FILE", help="write a page with pictures: .md or .html")
+    command.add_argument(
+        "--training-log", type=Path, metavar="DIR", help="folder of the model's training run, for curves in the report"
+    )
     command.set_defaults(run=evaluate)
 
     command = commands.add_parser("train", help="train a model; under torchrun on several processes")

@@ -163,7 +163,7 @@ def _spooled(given: Iterable[str]) -> Iterator[Path | None]:
 # ---------------------------------------------------------------- what comes of it
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Writes a whole file or none: under a temporary name beside it first. Raises MochaError."""
     temporary = path.with_name(
         f".{path.name}.part"
@@ -171,7 +171,7 @@ def write_whole(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from bad_audio import BAD, RATE, tone, unreadable
 
 import mocha_stream
 from mocha_stream.cli import EventPrinter, main
+from mocha_stream.training.run_log import RunLog
 from mocha_stream.transcript import Final, Overflow, Partial, Word
 from mocha_stream.writers import FORMATS
 
@@ -84,6 +85,8 @@ def in_a_process(program: str, *arguments: str, **options) -> subprocess.Popen:
         (["stream", "-", "--sample-rate", "1000"], 2),
         (["stream", "a.wav", "--sample-rate", "16000"], 2),
         (["evaluate", "missing"], 2),
+        (["evaluate", ".", "--report", "page.pdf"], 2),
+        (["evaluate", ".", "--training-log", "run"], 2),
         (["train", "missing.toml"], 2),
     ],
     ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else "",
@@ -391,6 +394,39 @@ def test_evaluate(fake, tmp_path, capsys, monkeypatch):
     assert json.loads((tmp_path / "new" / "wer.json").read_text()) == {"wer": 0.123}
     failures.append("a.flac: is truncated")
     assert main(["evaluate", str(tmp_path)]) == 1
+
+
+def test_evaluate_writes_a_page(fake, tmp_path, capsys, monkeypatch):
+    pages = []
+    report = SimpleNamespace(to_text=lambda: "WER 12.3%", failures=[])
+    stand_in(monkeypatch, "evaluate", evaluate=lambda *_: report)
+    stand_in(monkeypatch, "report_page", check_page=lambda path: None, write_page=lambda *given: pages.append(given))
+    (tmp_path / "log.jsonl").write_text('{"step": 0, "loss": 5.0}\n')
+    page = tmp_path / "page.md"
+    assert main(["evaluate", str(tmp_path), "--report", str(page)]) == 0
+    assert main(["evaluate", str(tmp_path), "--report", str(page), "--training-log", str(tmp_path)]) == 0
+    assert [(path, found, log) for path, found, _, _, log in pages] == [
+        (page, report, None),
+        (page, report, RunLog([{"step": 0.0, "loss": 5.0}], [])),
+    ]
+    capsys.readouterr()
+    for options, message in (
+        (["--training-log", str(tmp_path)], "name its --report"),
+        (["--report", str(page), "--training-log", str(tmp_path / "none")], "expected the folder of a training run"),
+    ):
+        assert main(["evaluate", str(tmp_path), *options]) == 2
+        out, err = capsys.readouterr()
+        assert message in the_line(err)
+        assert not out, "it is told before the evaluation"
+
+
+def test_evaluate_without_matplotlib(fake, tmp_path, capsys, monkeypatch):
+    stand_in(monkeypatch, "evaluate", evaluate=lambda *_: pytest.fail("the work began"))
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main(["evaluate", str(tmp_path), "--report", str(tmp_path / "page.md")]) == 2
+    assert "pip install 'mocha-stream[train]'" in the_line(capsys.readouterr().err)
+    assert main(["evaluate", str(tmp_path), "--report", str(tmp_path / "page.pdf")]) == 2
+    assert ".md or .html" in the_line(capsys.readouterr().err)
 
 
 def test_train(tmp_path, monkeypatch):
