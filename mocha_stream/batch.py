@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .beam import BeamSearch
 from .errors import AudioError
 from .features import FeatureStream
 from .model import MochaModel
@@ -84,7 +85,10 @@ class _Recording:
 
 
 def recognise(
-    model: MochaModel, tokenizer: Tokenizer, recordings: Iterable[Iterable[np.ndarray]], batch_s: float = BATCH_S
+    search: GreedySearch | BeamSearch,
+    tokenizer: Tokenizer,
+    recordings: Iterable[Iterable[np.ndarray]],
+    batch_s: float = BATCH_S,
 ) -> Iterator[Recognised | AudioError]:
     """The result of each recording, or why there is none, in the order given.
 
@@ -93,6 +97,7 @@ def recognise(
             needed, and an `AudioError` that drawing one raises is that recording's result
         batch_s: seconds of audio to decode together, and a measure of the memory this takes; it changes no result
     """
+    model = search.model
     config, stride = model.config.features, model.encoder.frontend.stride
     frame_s, num_features = config.hop_ms * stride / 1000, round(batch_s * 1000 / config.hop_ms)
     waiting: deque[_Recording] = deque()  # in the order given
@@ -101,7 +106,7 @@ def recognise(
 
     def decode_pool() -> None:
         # The order in the pool is that of each recording, and a recording has to have its segments in order.
-        decoded = dict(_decode_all(model, [segment for _, segment in pool], num_features))
+        decoded = dict(_decode_all(search, [segment for _, segment in pool], num_features))
         for i, (recording, _) in enumerate(pool):
             recording.heard.append(decoded[i])
         pool.clear()
@@ -139,7 +144,9 @@ def _features(blocks: Iterable[np.ndarray], model: MochaModel, recording: _Recor
     yield stream.finish()
 
 
-def _decode_all(model: MochaModel, segments: list[Segment], num_features: int) -> Iterator[tuple[int, _Heard]]:
+def _decode_all(
+    search: GreedySearch | BeamSearch, segments: list[Segment], num_features: int
+) -> Iterator[tuple[int, _Heard]]:
     """What each segment gives, with its place in the list: in batches of one padded length, the longest first."""
     by_length: dict[int, list[int]] = defaultdict(list)
     for i, segment in enumerate(segments):
@@ -148,20 +155,20 @@ def _decode_all(model: MochaModel, segments: list[Segment], num_features: int) -
         num_rows = max(1, num_features // length)
         for start in range(0, len(places), num_rows):
             rows = places[start : start + num_rows]
-            yield from zip(rows, _decode(model, [segments[i] for i in rows]), strict=True)
+            yield from zip(rows, _decode(search, [segments[i] for i in rows]), strict=True)
 
 
 @torch.inference_mode()
-def _decode(model: MochaModel, segments: list[Segment]) -> list[_Heard]:
+def _decode(search: GreedySearch | BeamSearch, segments: list[Segment]) -> list[_Heard]:
     """What each segment of one batch gives."""
-    search, stride = GreedySearch(model), model.encoder.frontend.stride
+    model, stride = search.model, search.model.encoder.frontend.stride
     features, lengths = _pad([torch.from_numpy(segment.features) for segment in segments])
     frames, lengths = model.encoder(features, lengths)
     missing = max(0, MIN_SEARCH_ROWS - len(segments))
     frames = F.pad(frames[: len(segments)], (0, 0, 0, 0, 0, missing))
     lengths = F.pad(lengths[: len(segments)], (0, missing))
-    found, state = search.step(frames, search.initial_state(len(frames)), lengths)
-    last = search.finish(state)
+    found, state = search.step(frames, search.initial_state(len(frames)), lengths)  # type: ignore[arg-type]
+    last = search.finish(state)  # type: ignore[arg-type]
     if len(last.token):  # of the rows that are not silent
         sounds = (model.ctc(frames).argmax(-1) != 0) & length_mask(lengths, frames.shape[1])
         heard = sounds.any(1).index_fill(0, found.row, True)

@@ -80,7 +80,7 @@ def measure_whole(recognizer: Recognizer, utterance: Utterance, align: Align | N
     reading_s = time.perf_counter() - started
 
     started, processor_started = time.perf_counter(), time.process_time()
-    (result,) = recognise(recognizer.model, recognizer.tokenizer, [[samples]])
+    (result,) = recognise(recognizer.search, recognizer.tokenizer, [[samples]])
     recognition_s, processor_s = time.perf_counter() - started, time.process_time() - processor_started
     if isinstance(result, AudioError):
         raise result

@@ -5,6 +5,7 @@ So one recognizer serves many sessions, from several threads, and a session is d
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,12 +13,13 @@ from torch import Tensor
 
 from .audio import MonoStream, stream_audio
 from .batch import recognise
+from .beam import Beam, BeamSearch
 from .endpoint import EndpointRule, SilenceGate
 from .errors import AudioError, ConfigError
 from .features import FeatureStream
 from .model import MochaModel
 from .model_folder import load_model
-from .search import GreedySearch
+from .search import GreedySearch, Tokens
 from .segment import BATCH_S
 from .tokenizer import Tokenizer
 from .transcript import Event, Final, Transcript
@@ -41,18 +43,19 @@ class Recognizer:
     >>> session = recognizer.session(latency_ms=640)
     """
 
-    def __init__(self, model: MochaModel, tokenizer: Tokenizer):
+    def __init__(self, model: MochaModel, tokenizer: Tokenizer, beam: Beam | None = None):
         self.model, self.tokenizer = model.eval(), tokenizer
         self.config = model.config
+        self.search = BeamSearch.load(model, tokenizer, beam) if beam else GreedySearch(model)
 
     @classmethod
-    def load(cls, folder: Path | str | None = None) -> "Recognizer":
-        """The model in a folder; the bundled English one by default.
+    def load(cls, folder: Path | str | None = None, beam: Beam | None = None) -> "Recognizer":
+        """The model in a folder; the bundled English one by default. `beam` replaces the greedy search.
 
         Raises:
-            ModelError: the folder is not a whole, matching model folder.
+            ModelError: the folder is not a whole, matching model folder, or the language model cannot be used.
         """
-        return cls(*load_model(Path(folder) if folder else BUNDLED))
+        return cls(*load_model(Path(folder) if folder else BUNDLED), beam)
 
     @property
     def frame_s(self) -> float:
@@ -77,7 +80,7 @@ class Recognizer:
         else:
             known = ", ".join(str(latency) for latency in self.latencies_ms)
             raise ConfigError(f"latency of {latency_ms} ms; this model was trained for {known} ms, choose one of them")
-        return Session(self.model, self.tokenizer, chunk, self.frame_s, endpoint or EndpointRule())
+        return Session(self.search, self.tokenizer, chunk, self.frame_s, endpoint or EndpointRule())
 
     def transcribe(
         self, source: str | Path | np.ndarray, latency_ms: int | None = None, sample_rate: int = 16_000
@@ -117,7 +120,7 @@ class Recognizer:
             for blocks in recordings:
                 yield self._hear(blocks, self.session(latency_ms))
             return
-        for result in recognise(self.model, self.tokenizer, recordings, batch_s):
+        for result in recognise(self.search, self.tokenizer, recordings, batch_s):
             yield result if isinstance(result, AudioError) else result.transcript
 
     def _blocks(self, source: str | Path | np.ndarray, sample_rate: int) -> Iterator[np.ndarray]:
@@ -145,10 +148,18 @@ class Session:
     All arithmetic runs on whole chunks, so how the samples are cut changes no token, time or text.
     """
 
-    def __init__(self, model: MochaModel, tokenizer: Tokenizer, chunk: int, frame_s: float, endpoint: EndpointRule):
+    def __init__(
+        self,
+        search: GreedySearch | BeamSearch,
+        tokenizer: Tokenizer,
+        chunk: int,
+        frame_s: float,
+        endpoint: EndpointRule,
+    ):
+        model = search.model
         self._model, self._tokenizer, self._chunk = model, tokenizer, chunk
         self._frame_s, self._endpoint = frame_s, endpoint
-        self._search = GreedySearch(model)
+        self._search: Any = search
         self._mono = MonoStream(model.config.features.sample_rate)
         self._features = FeatureStream(model.config.features)
         self._waiting = np.zeros((0, model.config.features.num_mels), np.float32)
@@ -229,11 +240,7 @@ class Session:
             else:
                 frames, state = encoder.step(features, self._encoder_state, self._chunk)
                 events += self._walk(torch.cat([frames, encoder.finish(state, self._chunk)], 1))
-        if self._last_sound > self._first_frame:  # silence has no last token
-            last = self._search.finish(self._search_state)
-            self._utterance.add(last, self._first_frame, self.heard_s)
-            self.num_tokens += len(last.token)
-        return events + self._close()
+        return events + self._close(at_end=True)
 
     def _hear_samples(self, samples: np.ndarray) -> list[Event]:
         self._num_samples += len(samples)
@@ -260,7 +267,7 @@ class Session:
         """Whether model and search may pass over these features: it has been silent for a while, and still is."""
         is_silent = self._gate.is_silent(features[0].numpy())
         was_resting = self._is_resting
-        self._is_resting = is_silent and self._utterance.is_empty and self._num_silent >= RECENT_FRAMES
+        self._is_resting = is_silent and self._is_idle and self._num_silent >= RECENT_FRAMES
         self._num_silent = self._num_silent + self._chunk if is_silent else 0
         if was_resting and not self._is_resting:
             self._close()  # the search goes on from here, as if no time had passed
@@ -279,21 +286,30 @@ class Session:
             tokens, self._search_state = self._search.step(block, self._search_state)
             sounds = (self._model.ctc(block)[0].argmax(-1) != 0).nonzero()[:, 0] + self._num_frames
             self._num_frames += block.shape[1]
+            self._add(tokens)
             if len(tokens.token):
-                self._utterance.add(tokens, self._first_frame, self.heard_s)
-                self.num_tokens += len(tokens.token)
                 sounds = torch.cat([sounds, tokens.stop + self._first_frame])
             if len(sounds):
                 self._last_sound = int(sounds.max()) + 1
-            if not self._utterance.is_empty and self._endpoint.ends(self._silence_s(), self._utterance_s()):
+            if not self._is_idle and self._endpoint.ends(self._silence_s(), self._utterance_s()):
                 events += self._close()
         return events
+
+    def _add(self, tokens: Tokens) -> None:
+        self._utterance.add(tokens, self._first_frame, self.heard_s)
+        self.num_tokens += len(tokens.token)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether nothing has been said since the last utterance, or since the start."""
+        return self._utterance.is_empty and not self._search_state.holds_tokens
 
     def _silence_s(self) -> float:
         return (self._num_frames - self._last_sound) * self._frame_s
 
     def _utterance_s(self) -> float:
-        return (self._num_frames - self._utterance.first_frame) * self._frame_s
+        first = self._first_frame if self._utterance.is_empty else self._utterance.first_frame
+        return (self._num_frames - first) * self._frame_s
 
     def _start_afresh(self) -> None:
         """The encoder forgets all but the last moments, which it hears again: a word may be beginning there."""
@@ -306,13 +322,16 @@ class Session:
     def _wants_fresh_start(self) -> bool:
         """After an utterance, and now and then in silence, so that the state of the encoder never grows old."""
         # CTC hears a word as single frames, often before the attention stops: only a pause is no part of one.
-        if not self._utterance.is_empty or self._silence_s() < self._endpoint.long_pause_s:
+        if not self._is_idle or self._silence_s() < self._endpoint.long_pause_s:
             return False
         just_closed = self._last_fresh < self._last_sound
         return just_closed or (self._num_frames - self._last_fresh) * self._frame_s >= self._endpoint.fresh_s
 
-    def _close(self) -> list[Event]:
+    def _close(self, at_end: bool = False) -> list[Event]:
         """Ends the utterance, if there is one: its last word is whole, and the search starts anew."""
+        has_sound = self._last_sound > self._first_frame  # silence has no last token
+        end = self._search.finish if at_end and has_sound else self._search.settle
+        self._add(end(self._search_state))
         final = self._utterance.close(self.heard_s)
         self._num_energies_before += int(self._search_state.num_energies)
         self._num_forced_before += int(self._search_state.num_forced)

@@ -31,6 +31,11 @@ class SearchState(NamedTuple):
     num_energies: Tensor  # (B,) energies evaluated so far
     num_forced: Tensor  # (B,) times that the loop guard pushed the head on
 
+    @property
+    def holds_tokens(self) -> bool:
+        """Whether there are tokens that are not out yet: never."""
+        return False
+
 
 class Tokens(NamedTuple):
     """The tokens that one step settles for a batch of streams, in the order found."""
@@ -97,11 +102,13 @@ class GreedySearch:
 
         kept = rows[:, None], ends[:, None] - self.window + torch.arange(self.window, device=frames.device)
         memory = Memory(*(t[kept] for t in memory))
-        empty = torch.zeros(0, device=frames.device)
-        none = Tokens(empty.long(), empty.long(), empty.long(), empty, empty)
-        tokens = Tokens(*(torch.cat(parts) for parts in zip(none, *found, strict=True)))
+        tokens = Tokens(*(torch.cat(parts) for parts in zip(_none(frames.device), *found, strict=True)))
         heard = state.num_heard + lengths
         return tokens, SearchState(memory, decoder, heard, num_energies, num_forced)
+
+    def settle(self, state: SearchState) -> Tokens:
+        """What the end of an utterance settles, while the stream goes on: nothing that is not out."""
+        return _none(state.num_heard.device)
 
     @torch.inference_mode()
     def finish(self, state: SearchState) -> Tokens:
@@ -135,6 +142,11 @@ class GreedySearch:
         chosen = stops.nonzero()[:, 0]
         tokens = Tokens(rows, token, position + offset, centre, probability)
         return Tokens(*(part[chosen] for part in tokens)), decoder
+
+
+def _none(device: torch.device) -> Tokens:
+    empty = torch.zeros(0, device=device)
+    return Tokens(empty.long(), empty.long(), empty.long(), empty, empty)
 
 
 def _frames_at(frames: Tensor, at: Tensor) -> Tensor:

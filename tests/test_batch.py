@@ -283,7 +283,7 @@ def run_long(folder: Path, minutes: float) -> tuple[float, int]:
         model, block = tiny.hearing_model(), tiny.noise(10)
         blocks = (block * np.float32(i % 3 != 0) for i in range(round(float(sys.argv[1]) * 6)))
         start = time.process_time()
-        (result,) = recognise(model, tiny.tokenizer(), [blocks])
+        (result,) = recognise(GreedySearch(model), tiny.tokenizer(), [blocks])
         assert result.transcript.words
         print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     """

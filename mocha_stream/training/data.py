@@ -128,10 +128,14 @@ def make_batches(num_frames: np.ndarray, frames_per_batch: int, epoch: int, seed
     return [batches[i] for i in random.permutation(len(batches))]
 
 
-def pad(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of different length as one array filled up with zeros, and their lengths."""
+def pad(rows: list[np.ndarray], multiple: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of different length as one array filled up with zeros, and their lengths.
+
+    Lengths that are multiples of something recur: oneDNN compiles its kernels anew for each shape.
+    """
     lengths = np.array([len(row) for row in rows], np.int64)
-    padded = np.zeros((len(rows), max(1, lengths.max(initial=0)), *rows[0].shape[1:]), rows[0].dtype)
+    longest = -(-max(1, lengths.max(initial=0)) // multiple) * multiple
+    padded = np.zeros((len(rows), longest, *rows[0].shape[1:]), rows[0].dtype)
     for i, row in enumerate(rows):
         padded[i, : len(row)] = row
     return padded, lengths

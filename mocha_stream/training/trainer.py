@@ -252,8 +252,8 @@ class Trainer:
             random = np.random.default_rng((training.seed, self.epoch, *item[0].id.encode()))
             features = np.concatenate([example.load() for example in item])
             rows.append(augment(features, self.mean, self.recipe.augment, random))
-        features, lengths = pad(rows)
-        tokens, token_lengths = pad([np.array(self._target(item), np.int64) for item in items])
+        features, lengths = pad(rows, 64)
+        tokens, token_lengths = pad([np.array(self._target(item), np.int64) for item in items], 8)
         return Batch(*(torch.from_numpy(part).to(self.device) for part in (features, lengths, tokens, token_lengths)))
 
     def _train_step(self, batch: Batch, num_tokens: int, progress: float) -> dict[str, float]:
@@ -320,7 +320,7 @@ class Trainer:
         num_tokens, rows = sum(map(len, rows)), rows[self.rank :: self.world]
         if not rows:
             return torch.zeros((), device=self.device)
-        tokens, lengths = (torch.from_numpy(part).to(self.device) for part in pad(rows))
+        tokens, lengths = (torch.from_numpy(part).to(self.device) for part in pad(rows, 8))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=training.bfloat16):
             return text_loss(self.model, tokens, lengths) / num_tokens
 
