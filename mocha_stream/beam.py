@@ -9,7 +9,6 @@ CTC sums over all alignments of the frames heard so far, so hypotheses of differ
 can skip or repeat what was said at no cost.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .attention import Memory
-from .config import check, check_least
+from .config import BeamConfig
 from .decoder import DecoderState
 from .language_model import LanguageModel
 from .model import MochaModel
@@ -34,30 +33,6 @@ MAX_CANDIDATES = 16
 LEAST_CANDIDATE = np.log(1e-3)
 """Tokens that CTC gives less are not proposed, nor more than so many of a frame."""
 NEVER = -np.inf
-
-
-@dataclass(frozen=True)
-class Beam:
-    """How hypotheses are found and weighed. Weights are of natural logarithms of probabilities.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
-
-    size: int = 8
-    attention: float = 0.4
-    """Weight of the decoder; CTC has what is missing to 1."""
-    language_model: str = ""
-    """File of a `LanguageModel`."""
-    language: float = 0.5
-    """Its weight, if there is one. Its probabilities count in ratio to those of equally likely tokens."""
-    bonus: float = 1.0
-    """Added for each token, since all probabilities are in favour of few."""
-
-    def __post_init__(self) -> None:
-        check_least(self, "beam", 1, "size")
-        check_least(self, "beam", 0, "attention", "language")
-        check(self.attention <= 1, f"beam.attention is {self.attention}; it is a share, 0 to 1")
 
 
 class Place(NamedTuple):
@@ -128,13 +103,13 @@ class BeamSearch:
     Drop-in for `GreedySearch`: the same steps, however the frames are cut, give the same tokens.
     """
 
-    def __init__(self, model: MochaModel, beam: Beam, language_model: LanguageModel | None = None):
+    def __init__(self, model: MochaModel, beam: BeamConfig, language_model: LanguageModel | None = None):
         self.model, self.beam, self.language_model = model, beam, language_model
         self.window = model.attention.window
         self._num_nats = float(np.log(model.config.vocab_size))
 
     @classmethod
-    def load(cls, model: MochaModel, tokenizer: Tokenizer, beam: Beam) -> "BeamSearch":
+    def load(cls, model: MochaModel, tokenizer: Tokenizer, beam: BeamConfig) -> "BeamSearch":
         """A search with the language model that `beam` names, if it does. Raises ModelError."""
         path = beam.language_model
         return cls(model, beam, LanguageModel(Path(path), tokenizer) if path else None)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from . import __version__
+from .config import BeamConfig
 from .errors import AudioError, ConfigError, DataError, MochaError
 from .files import about, complain, transcribe_files, write_whole
 from .transcript import Event, Final, Overflow, Word, as_json
@@ -70,7 +71,7 @@ def stream(options: argparse.Namespace) -> int:
         blocks = read_blocks(options.file, options.block_ms / 1000)
         blocks = chain([next(blocks)], blocks)  # a bad file is told before the model is loaded
 
-    session = _load(options.model).session(latency_ms=options.latency_ms)
+    session = _load(options).session(latency_ms=options.latency_ms)
     printer = EventPrinter(options.jsonl)
     try:
         for block, rate in _paced(blocks) if options.realtime else blocks:
@@ -87,7 +88,7 @@ def live(options: argparse.Namespace) -> int:
     from .live import run_live
 
     def load() -> "Recognizer":
-        return _load(options.model)
+        return _load(options)
 
     run_live(load, options.latency_ms, options.device, options.save, EventPrinter(options.jsonl).show)
     return 0
@@ -114,7 +115,7 @@ def evaluate(options: argparse.Namespace) -> int:
         log = read_run_log(options.training_log) if options.training_log else None
     from .evaluate import evaluate
 
-    recognizer = _load(options.model)
+    recognizer = _load(options)
     report = evaluate(recognizer, options.data, options.streaming, options.latency_ms, options.limit)
     print(report.to_text())
     if options.json:
@@ -179,10 +180,21 @@ class EventPrinter:
             self.num_shown += 1
 
 
-def _load(model: Path | None) -> "Recognizer":
+def _load(options: argparse.Namespace) -> "Recognizer":
+    beam = _beam(options)
     from .recognizer import Recognizer
 
-    return Recognizer.load(model)
+    return Recognizer.load(options.model, beam)
+
+
+def _beam(options: argparse.Namespace) -> BeamConfig | None:
+    """None for the greedy search."""
+    given = {"language_model": options.language_model, "language": options.lm_weight}
+    if options.beam is None:
+        if any(value is not None for value in given.values()):
+            raise ConfigError("a language model joins in the beam search alone; name its size too, as in --beam 8")
+        return None
+    return BeamConfig(options.beam, **{name: value for name, value in given.items() if value is not None})
 
 
 def _raw_blocks(sample_rate: int, block_s: float) -> Iterator[tuple["np.ndarray", int]]:
@@ -238,6 +250,14 @@ def _parser() -> argparse.ArgumentParser:
             metavar="N",
             help=f"sound that the encoder waits for (default: {default}); `info` lists what the model was trained for",
         )
+    search = _Parser(add_help=False)
+    search.add_argument(
+        "--beam", type=_positive, metavar="N", help="search with N hypotheses instead of greedily: slower, fewer errors"
+    )
+    search.add_argument(
+        "--language-model", metavar="FILE", help="n-gram model over the units of the model, for --beam (extra lm)"
+    )
+    search.add_argument("--lm-weight", type=float, metavar="W", help=f"default: {BeamConfig.language}")
     jsonl = _Parser(add_help=False)
     jsonl.add_argument("--jsonl", action="store_true", help="print one event a line, as JSON")
 
@@ -268,7 +288,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=transcribe)
 
     command = commands.add_parser(
-        "live", parents=[model, live_latency, jsonl], help="the microphone to text, until Ctrl-C"
+        "live", parents=[model, search, live_latency, jsonl], help="the microphone to text, until Ctrl-C"
     )
     command.add_argument("--device", metavar="D", help="number or name of an input device; `devices` lists them")
     command.add_argument("--save", type=Path, metavar="FILE.wav", help="keep what was heard")
@@ -278,7 +298,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=devices)
 
     command = commands.add_parser(
-        "stream", parents=[model, live_latency, jsonl], help="a file, heard as a microphone would"
+        "stream", parents=[model, search, live_latency, jsonl], help="a file, heard as a microphone would"
     )
     command.add_argument("file", metavar="FILE", help="audio file, or - for raw 16-bit mono samples on standard input")
     command.add_argument(
@@ -289,7 +309,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=stream)
 
     command = commands.add_parser(
-        "evaluate", parents=[model, whole], help="word error rate, speed, delays and confidences on a corpus"
+        "evaluate", parents=[model, search, whole], help="word error rate, speed, delays and confidences on a corpus"
     )
     command.add_argument("data", type=Path, metavar="DATA", help="folder in LibriSpeech's layout, or a manifest")
     command.add_argument("--streaming", action="store_true", help="hear block by block instead of whole recordings")

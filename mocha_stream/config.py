@@ -129,6 +129,30 @@ class DecoderConfig:
 
 
 @dataclass(frozen=True)
+class BeamConfig:
+    """How hypotheses are found and weighed. Weights are of natural logarithms of probabilities.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    size: int = 8
+    attention: float = 0.4
+    """Weight of the decoder; CTC has what is missing to 1."""
+    language_model: str = ""
+    """File of a `language_model.LanguageModel`; none without a name."""
+    language: float = 0.5
+    """Its weight, if there is one. Its probabilities count in ratio to those of equally likely tokens."""
+    bonus: float = 1.0
+    """Added for each token, since all probabilities are in favour of few."""
+
+    def __post_init__(self) -> None:
+        check_least(self, "beam", 1, "size")
+        check_least(self, "beam", 0, "attention", "language")
+        check(self.attention <= 1, f"beam.attention is {self.attention}; it is a share, 0 to 1")
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     features: FeatureConfig = field(default_factory=FeatureConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)

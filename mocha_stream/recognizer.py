@@ -13,7 +13,8 @@ from torch import Tensor
 
 from .audio import MonoStream, stream_audio
 from .batch import recognise
-from .beam import Beam, BeamSearch
+from .beam import BeamSearch
+from .config import BeamConfig
 from .endpoint import EndpointRule, SilenceGate
 from .errors import AudioError, ConfigError
 from .features import FeatureStream
@@ -43,13 +44,13 @@ class Recognizer:
     >>> session = recognizer.session(latency_ms=640)
     """
 
-    def __init__(self, model: MochaModel, tokenizer: Tokenizer, beam: Beam | None = None):
+    def __init__(self, model: MochaModel, tokenizer: Tokenizer, beam: BeamConfig | None = None):
         self.model, self.tokenizer = model.eval(), tokenizer
         self.config = model.config
         self.search = BeamSearch.load(model, tokenizer, beam) if beam else GreedySearch(model)
 
     @classmethod
-    def load(cls, folder: Path | str | None = None, beam: Beam | None = None) -> "Recognizer":
+    def load(cls, folder: Path | str | None = None, beam: BeamConfig | None = None) -> "Recognizer":
         """The model in a folder; the bundled English one by default. `beam` replaces the greedy search.
 
         Raises:

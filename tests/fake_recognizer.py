@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from mocha_stream.audio import MonoStream, read_audio
+from mocha_stream.config import BeamConfig
 from mocha_stream.errors import AudioError, ModelError
 from mocha_stream.transcript import Event, Final, Partial, Transcript, Word
 
@@ -48,8 +49,12 @@ class Session:
 
 
 class Recognizer:
+    beam: BeamConfig | None = None
+    """What the last one was loaded with."""
+
     @classmethod
-    def load(cls, folder: Path | None = None) -> "Recognizer":
+    def load(cls, folder: Path | None = None, beam: BeamConfig | None = None) -> "Recognizer":
+        cls.beam = beam
         if folder is not None:
             raise ModelError(f"{folder}: is no model folder; expected one")
         return cls()

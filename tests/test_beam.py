@@ -11,7 +11,8 @@ from tiny import MELS, cuts, hearing_model, noise, random_model, silence, tokeni
 
 from mocha_stream import beam as beam_module
 from mocha_stream.attention import hard_chunkwise
-from mocha_stream.beam import LOOKAHEAD, REACH, Beam, BeamSearch
+from mocha_stream.beam import LOOKAHEAD, REACH, BeamSearch
+from mocha_stream.config import BeamConfig
 from mocha_stream.errors import ConfigError
 from mocha_stream.recognizer import Recognizer
 from mocha_stream.search import Tokens
@@ -57,7 +58,7 @@ def same(a: Tokens, b: Tokens) -> None:
 @settings(deadline=None, max_examples=20)
 @given(at=cuts(40), size=st.integers(1, 6), language=st.booleans(), seed=st.integers(0, 3))
 def test_however_the_frames_are_cut_the_tokens_are_the_same(at, size, language, seed):
-    search = BeamSearch(random_model(), Beam(size=size, bonus=3.0), Bigram() if language else None)
+    search = BeamSearch(random_model(), BeamConfig(size=size, bonus=3.0), Bigram() if language else None)
     x = frames(40, seed=seed)
     whole = run(search, x)
     assert len(whole.token) > 3
@@ -71,7 +72,7 @@ def test_long_pauses_may_be_cut_anywhere():
     blankest = model.ctc(sound)[0].softmax(-1)[:, 0].argmax()
     model.ctc.weight.data[0] += (sound[0, blankest] - sound[0].mean(0)) * 0.5
     x = torch.cat([sound, sound[:, blankest : blankest + 1].expand(-1, 60, -1), frames(60, seed=1)], 1)
-    search = BeamSearch(model, Beam(size=4, bonus=3.0))
+    search = BeamSearch(model, BeamConfig(size=4, bonus=3.0))
     whole = run(search, x)
     assert whole.stop.diff().max() > 2 * REACH
     for length in (1, 7, 40):
@@ -79,7 +80,7 @@ def test_long_pauses_may_be_cut_anywhere():
 
 
 def test_a_batch_is_its_rows_one_by_one():
-    search, x, lengths = BeamSearch(random_model(), Beam(size=4)), frames(30, batch=3), torch.tensor([30, 11, 0])
+    search, x, lengths = BeamSearch(random_model(), BeamConfig(size=4)), frames(30, batch=3), torch.tensor([30, 11, 0])
     tokens, state = search.step(x, search.initial_state(3), lengths)
     tokens = join([tokens, search.finish(state)])
     for row, length in enumerate(lengths.tolist()):
@@ -90,14 +91,14 @@ def test_a_batch_is_its_rows_one_by_one():
 
 
 def test_a_step_leaves_the_state_it_was_given_as_it_was():
-    search, x = BeamSearch(random_model(), Beam(size=3)), frames(24)
+    search, x = BeamSearch(random_model(), BeamConfig(size=3)), frames(24)
     _, state = search.step(x[:, :12], search.initial_state(1))
     first, second = (search.step(x[:, 12:], state)[0] for _ in range(2))
     same(first, second)
 
 
 def test_no_frames_give_no_tokens():
-    search = BeamSearch(random_model(), Beam())
+    search = BeamSearch(random_model(), BeamConfig())
     assert len(run(search, frames(4)[:, :0]).token) == 0
 
 
@@ -120,7 +121,7 @@ def test_a_wide_beam_finds_the_text_that_ctc_holds_most_likely(seed, monkeypatch
     log = torch.from_numpy(random.normal(size=(num_frames, num_tokens)).astype(np.float32) * 1.5).log_softmax(-1)
     texts = [text for n in range(num_frames + 1) for text in product(range(1, num_tokens), repeat=n)]
     expected = max(texts, key=lambda text: total_of_all_paths(log.numpy(), text))
-    search = BeamSearch(random_model(), Beam(size=300, attention=0.0, bonus=0.0))
+    search = BeamSearch(random_model(), BeamConfig(size=300, attention=0.0, bonus=0.0))
     row = search.initial_state(1).rows[0]
     row = search._hear(row, frames(num_frames))
     padded = torch.full((num_frames, len(tokenizer())), -1e4)
@@ -136,7 +137,7 @@ def test_a_wide_beam_finds_the_text_that_ctc_holds_most_likely(seed, monkeypatch
 def test_the_score_of_a_hypothesis_is_the_sum_of_its_parts_done_anew(language):
     """Each token from the walk, the window and the decoder by themselves, at the frames that the hypothesis tells."""
     model, x = random_model(), frames(30, seed=2)
-    beam, bigram = Beam(size=4, attention=0.4, language=0.7, bonus=3.0), Bigram()
+    beam, bigram = BeamConfig(size=4, attention=0.4, language=0.7, bonus=3.0), Bigram()
     search = BeamSearch(model, beam, bigram if language else None)
     row = search._decide(search._hear(search.initial_state(1).rows[0], x), x.shape[1])
     best = row.hypotheses[0]
@@ -173,15 +174,15 @@ def test_the_score_of_a_hypothesis_is_the_sum_of_its_parts_done_anew(language):
 
 def test_a_language_model_changes_what_is_heard():
     x = frames(60)
-    plain = run(BeamSearch(random_model(), Beam(size=8)), x)
-    told = run(BeamSearch(random_model(), Beam(size=8, language=1.0), Bigram()), x)
-    bonus = run(BeamSearch(random_model(), Beam(size=8, bonus=5.0)), x)
+    plain = run(BeamSearch(random_model(), BeamConfig(size=8)), x)
+    told = run(BeamSearch(random_model(), BeamConfig(size=8, language=1.0), Bigram()), x)
+    bonus = run(BeamSearch(random_model(), BeamConfig(size=8, bonus=5.0)), x)
     assert told.token.tolist() != plain.token.tolist()
     assert len(bonus.token) > len(plain.token)
 
 
 def test_a_stream_is_held_in_bounded_memory():
-    search, state, sizes = BeamSearch(random_model(), Beam(size=4)), None, []
+    search, state, sizes = BeamSearch(random_model(), BeamConfig(size=4)), None, []
     state = search.initial_state(1)
     for number in range(12):
         _, state = search.step(frames(40, seed=number), state)
@@ -193,9 +194,9 @@ def test_a_stream_is_held_in_bounded_memory():
 
 def test_settings_out_of_range_are_refused():
     with pytest.raises(ConfigError, match=r"beam\.size is 0"):
-        Beam(size=0)
+        BeamConfig(size=0)
     with pytest.raises(ConfigError, match=r"beam\.attention is 2"):
-        Beam(attention=2.0)
+        BeamConfig(attention=2.0)
 
 
 # ---------------------------------------------------------------- from samples to words
@@ -205,7 +206,7 @@ def test_settings_out_of_range_are_refused():
 @given(data=st.data(), latency_ms=st.sampled_from([160, None]))
 def test_a_session_gives_the_same_words_however_the_samples_are_cut_and_takes_none_back(data, latency_ms):
     samples = np.concatenate([noise(2), silence(1.5), noise(1.5, 1), silence(0.5)])
-    engine = Recognizer(random_model(), tokenizer(), Beam(size=3, bonus=3.0))
+    engine = Recognizer(random_model(), tokenizer(), BeamConfig(size=3, bonus=3.0))
     found = []
     for at in ([0, len(samples)], data.draw(cuts(len(samples)))):
         session, events = engine.session(latency_ms), []
@@ -224,7 +225,7 @@ def test_a_session_gives_the_same_words_however_the_samples_are_cut_and_takes_no
 
 def test_a_pause_ends_an_utterance_on_which_the_hypotheses_do_not_agree():
     """Whatever waits for agreement is out within a moment of silence, not when the next word is spoken."""
-    engine = Recognizer(hearing_model(), tokenizer(), Beam(size=6, bonus=1.0))
+    engine = Recognizer(hearing_model(), tokenizer(), BeamConfig(size=6, bonus=1.0))
     session, events = engine.session(160), []
     for part in (silence(0.5), noise(1.5), silence(4.0)):
         events += session.feed(part)
@@ -235,7 +236,7 @@ def test_a_pause_ends_an_utterance_on_which_the_hypotheses_do_not_agree():
 
 
 def test_many_recordings_give_what_each_gives_alone():
-    engine = Recognizer(random_model(), tokenizer(), Beam(size=3, bonus=3.0))
+    engine = Recognizer(random_model(), tokenizer(), BeamConfig(size=3, bonus=3.0))
     sounds = [noise(seconds, number) for number, seconds in enumerate((2.0, 0.7, 3.1, 0.0, 1.2))]
     together = list(engine.transcribe_many(sounds))
     assert together == [engine.transcribe(sound) for sound in sounds]

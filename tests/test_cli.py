@@ -290,6 +290,19 @@ def test_stream_to_json_lines(model, capsys, block_ms):
     assert capsys.readouterr().out == "".join(f"{text}\n" for text in finals_by_block if text)
 
 
+def test_a_beam_and_its_language_model(fake, tmp_path, capsys, good):
+    assert main(["stream", str(good), "--beam", "4", "--language-model", "lm.binary", "--lm-weight", "0.7"]) == 0
+    beam = fake_recognizer.Recognizer.beam
+    assert (beam.size, beam.language_model, beam.language) == (4, "lm.binary", 0.7)
+    assert main(["stream", str(good)]) == 0
+    assert fake_recognizer.Recognizer.beam is None
+    capsys.readouterr()
+    assert main(["stream", str(good), "--language-model", "lm.binary"]) == 2
+    assert "name its size too, as in --beam 8" in the_line(capsys.readouterr().err)
+    assert main(["stream", str(good), "--beam", "2", "--lm-weight", "-1"]) == 2
+    assert "beam.language is -1.0" in the_line(capsys.readouterr().err)
+
+
 def test_stream_from_standard_input(model, capsys, good, monkeypatch):
     samples = soundfile.read(good, dtype="int16")[0]
     assert main(["stream", str(good), "--jsonl"]) == 0
