@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import ModelError
+from .errors import MissingExtraError, ModelError
 from .tokenizer import Tokenizer
 
 
@@ -13,16 +13,15 @@ class LanguageModel:
     """A model that kenlm can read (ARPA or binary), whose words are the units of a tokenizer.
 
     Raises:
-        ModelError: kenlm is not installed, the file cannot be read, or it lacks most of the units.
+        MissingExtraError: kenlm is not installed.
+        ModelError: the file cannot be read, or it lacks most of the units.
     """
 
     def __init__(self, path: Path, tokenizer: Tokenizer):
         try:
             import kenlm
         except ImportError:
-            raise ModelError(
-                f"{path}: language models need kenlm; install it with pip install 'mocha-stream[lm]'"
-            ) from None
+            raise MissingExtraError("language models need kenlm; pip install 'mocha-stream[lm]'") from None
         try:
             self._model = kenlm.Model(str(path))
         except OSError as error:

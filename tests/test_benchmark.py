@@ -16,6 +16,7 @@ from mocha_stream.corpus import Utterance, read_corpus
 from mocha_stream.errors import ConfigError, MissingExtraError
 from mocha_stream.model_folder import save_model
 from mocha_stream.recognizer import BUNDLED, Recognizer
+from mocha_stream.scores import ScoredWord, Span
 from mocha_stream.search import SCAN_BLOCK
 from mocha_stream.transcript import Word
 
@@ -23,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 import benchmark
 import plot_alignment
-from benchmarks import attention, batch, memory, soak, speech, training, worker
+from benchmarks import attention, batch, memory, soak, speech, times, training, worker
 from benchmarks.table import table
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -182,6 +183,25 @@ def test_what_is_not_there_is_told_in_a_line(corpus, tmp_path, monkeypatch):
     assert speech.work(moonshine, [], sys.executable, tmp_path) == "not run: OSError: no such library"
     with pytest.raises(ConfigError, match=r"--ratio-to 'nobody'; expected one of .*'pocketsphinx'"):
         speech.run(corpus, 1, tmp_path / "no-model", sys.executable, "nobody")
+
+
+# Word times
+
+
+def test_word_times_are_taken_from_where_words_are_spoken():
+    def word(start_s: float, shown_at_s: float | None, spoken: Span | None) -> ScoredWord:
+        return ScoredWord("A", start_s, start_s + 0.2, 0.5, spoken is not None, shown_at_s, spoken)
+
+    spoken = [word(1 + off, 2.0 + late, Span(1.0, 1.5)) for off, late in ((0.1, 0.0), (-0.2, 0.1), (0.3, 0.5))]
+    assert times._cells([*spoken, word(5.0, 6.0, None)]) == ["3", "0.20", "0.28", "+0.07", "0.60", "0.96"]
+    assert times._cells([word(1.1, None, Span(1.0, 1.5))]) == ["1", "0.10", "0.10", "+0.10", "-", "-"]
+    assert times._cells([word(1.1, None, None)]) == ["0", "-", "-", "-", "-", "-"]
+
+
+def test_alignment_without_pocketsphinx(corpus, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pocketsphinx", None)
+    assert benchmark.main(["times", str(corpus)]) == 2
+    assert capsys.readouterr().err == "benchmark: alignment needs pocketsphinx; pip install 'mocha-stream[bench]'\n"
 
 
 # Attention

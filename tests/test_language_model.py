@@ -8,7 +8,7 @@ import pytest
 from tiny import noise, random_model, tokenizer
 
 from mocha_stream.config import BeamConfig
-from mocha_stream.errors import ModelError
+from mocha_stream.errors import MissingExtraError, ModelError
 from mocha_stream.language_model import LanguageModel
 from mocha_stream.recognizer import Recognizer
 
@@ -74,5 +74,5 @@ def test_what_does_not_fit_is_told_in_a_line(tmp_path, monkeypatch):
         assert str(caught.value).startswith(f"{path}: {message}")
         assert "\n" not in str(caught.value)
     monkeypatch.setitem(sys.modules, "kenlm", None)
-    with pytest.raises(ModelError, match=r"install it with pip install 'mocha-stream\[lm\]'"):
+    with pytest.raises(MissingExtraError, match=r"need kenlm; pip install 'mocha-stream\[lm\]'"):
         LanguageModel(other, tokenizer())

@@ -2,6 +2,7 @@
 
     speech      speed, memory, delay and word errors beside other recognisers, each alone on one core
     batch       hours of audio that become text in a minute: in batches, on processes, one by one, and by others
+    times       when words are said to start, and when they are shown, against an alignment by pocketsphinx
     soak        an hour or more of continuous speech through one session
     attention   soft alignment against its usual closed form; hard decoding against looking at everything
     training    seconds of audio that a training step of a recipe gets through in a second
@@ -37,6 +38,12 @@ def batch(options: argparse.Namespace) -> None:
     from benchmarks.batch import run
 
     run(options.data, options.limit, options.peer_limit, options.jobs, options.model, options.python)
+
+
+def times(options: argparse.Namespace) -> None:
+    from benchmarks.times import run
+
+    run(options.data, options.limit, options.model)
 
 
 def soak(options: argparse.Namespace) -> None:
@@ -84,6 +91,10 @@ def _parser() -> argparse.ArgumentParser:
         "--python", default=sys.executable, metavar="PATH", help="interpreter that has the other recognisers"
     )
     command.set_defaults(run=batch)
+
+    command = commands.add_parser("times", parents=[corpus], help="word times against forced alignment")
+    command.add_argument("--limit", type=int, default=200, metavar="N", help="recordings (200)")
+    command.set_defaults(run=times)
 
     command = commands.add_parser("soak", parents=[corpus], help="continuous speech through one session")
     command.add_argument("--hours", type=float, default=1.0, metavar="H", help="of audio (1)")

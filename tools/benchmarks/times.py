@@ -1,0 +1,87 @@
+"""When words are spoken, by the hidden Markov model of pocketsphinx, against when ours says and shows them.
+
+Its alignment of the reference knows nothing of our model, and is good to 10 ms where the recording is clean. Of the
+words that are recognised right: how far the start told is from the start spoken, and the audio heard from the end of
+the word until it is shown for good.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from mocha_stream.audio import MonoStream
+from mocha_stream.corpus import read_corpus
+from mocha_stream.errors import MissingExtraError
+from mocha_stream.evaluate import Blocks, measure, measure_whole
+from mocha_stream.recognizer import Recognizer
+from mocha_stream.scores import ScoredWord, Span
+
+from .table import table
+
+RATE = 16_000
+HEADER = ("", "words", "start off, median", "p90", "mean", "shown after its end, median", "p95")
+
+
+class Aligner:
+    """Forced alignment by pocketsphinx's English model. Raises MissingExtraError where it is not installed."""
+
+    def __init__(self) -> None:
+        try:
+            from pocketsphinx import Config, Decoder
+        except ImportError:
+            raise MissingExtraError("alignment needs pocketsphinx; pip install 'mocha-stream[bench]'") from None
+        self._decoder: Any = Decoder(Config(lm=None, loglevel="FATAL"))
+
+    def __call__(self, blocks: Blocks, text: str) -> list[Span] | None:
+        """When each word of a text is spoken; None where a word has no pronunciation or the search fails."""
+        mono = MonoStream(RATE)
+        samples = np.concatenate([*(mono.feed(block, rate) for block, rate in blocks), mono.finish()])
+        try:
+            self._decoder.set_align_text(text.lower())
+            self._decoder.start_utt()
+            self._decoder.process_raw((samples * 32_767).astype(np.int16).tobytes(), full_utt=True)
+            self._decoder.end_utt()
+        except RuntimeError:
+            return None
+        spans = [
+            Span(part.start_frame / 100, (part.end_frame + 1) / 100)
+            for part in self._decoder.seg() or ()
+            if not re.fullmatch(r"<.*>|\[.*\]", part.word)
+        ]
+        return spans if len(spans) == len(text.split()) else None
+
+
+def run(data: Path, limit: int, model: Path | None) -> None:
+    recognizer, align = Recognizer.load(model), Aligner()
+    utterances = read_corpus(data)[:limit]
+    known: dict[str, list[Span] | None] = {}
+
+    def once(blocks: Blocks, text: str) -> list[Span] | None:
+        if text not in known:
+            known[text] = align(blocks, text)
+        return known[text]
+
+    rows = []
+    for latency_ms in (None, *reversed(recognizer.latencies_ms)):
+        words: list[ScoredWord] = []
+        for utterance in tqdm(utterances, "recordings", leave=False, disable=None):
+            if latency_ms is None:
+                words += measure_whole(recognizer, utterance, once).words
+            else:
+                words += measure(recognizer, utterance, True, latency_ms, once).words
+        rows.append([f"{latency_ms} ms" if latency_ms else "whole", *_cells(words)])
+    aligned = sum(spans is not None for spans in known.values())
+    print(table(HEADER, rows))
+    print(f"{aligned} of {len(utterances)} recordings aligned; seconds, of the words recognised right")
+
+
+def _cells(words: list[ScoredWord]) -> list[str]:
+    starts = np.array([word.start_error_s for word in words if word.start_error_s is not None])
+    delays = np.array([word.delay_s for word in words if word.delay_s is not None])
+    if not len(starts):
+        return ["0", *"-----"]
+    cells = [str(len(starts)), *(f"{np.percentile(np.abs(starts), p):.2f}" for p in (50, 90)), f"{starts.mean():+.2f}"]
+    return cells + ([f"{np.percentile(delays, p):.2f}" for p in (50, 95)] if len(delays) else ["-", "-"])
