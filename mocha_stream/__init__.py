@@ -8,6 +8,7 @@ print(recognizer.transcribe("talk.flac").text)
 
 from typing import TYPE_CHECKING, Any
 
+from .config import BeamConfig
 from .errors import MochaError
 from .transcript import Event, Final, Overflow, Partial, Transcript, Word
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "BeamConfig",
     "Event",
     "Final",
     "MochaError",
