@@ -15,11 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .beam import BeamSearch
 from .errors import AudioError
 from .features import FeatureStream
 from .model import MochaModel
-from .search import GreedySearch, Tokens
+from .search import Search, Tokens
 from .segment import BATCH_S, Segment, cut
 from .streaming import length_mask
 from .tokenizer import Tokenizer
@@ -85,7 +84,7 @@ class _Recording:
 
 
 def recognise(
-    search: GreedySearch | BeamSearch,
+    search: Search,
     tokenizer: Tokenizer,
     recordings: Iterable[Iterable[np.ndarray]],
     batch_s: float = BATCH_S,
@@ -144,9 +143,7 @@ def _features(blocks: Iterable[np.ndarray], model: MochaModel, recording: _Recor
     yield stream.finish()
 
 
-def _decode_all(
-    search: GreedySearch | BeamSearch, segments: list[Segment], num_features: int
-) -> Iterator[tuple[int, _Heard]]:
+def _decode_all(search: Search, segments: list[Segment], num_features: int) -> Iterator[tuple[int, _Heard]]:
     """What each segment gives, with its place in the list: in batches of one padded length, the longest first."""
     by_length: dict[int, list[int]] = defaultdict(list)
     for i, segment in enumerate(segments):
@@ -159,7 +156,7 @@ def _decode_all(
 
 
 @torch.inference_mode()
-def _decode(search: GreedySearch | BeamSearch, segments: list[Segment]) -> list[_Heard]:
+def _decode(search: Search, segments: list[Segment]) -> list[_Heard]:
     """What each segment of one batch gives."""
     model, stride = search.model, search.model.encoder.frontend.stride
     features, lengths = _pad([torch.from_numpy(segment.features) for segment in segments])
@@ -167,8 +164,8 @@ def _decode(search: GreedySearch | BeamSearch, segments: list[Segment]) -> list[
     missing = max(0, MIN_SEARCH_ROWS - len(segments))
     frames = F.pad(frames[: len(segments)], (0, 0, 0, 0, 0, missing))
     lengths = F.pad(lengths[: len(segments)], (0, missing))
-    found, state = search.step(frames, search.initial_state(len(frames)), lengths)  # type: ignore[arg-type]
-    last = search.finish(state)  # type: ignore[arg-type]
+    found, state = search.step(frames, search.initial_state(len(frames)), lengths)
+    last = search.finish(state)
     if len(last.token):  # of the rows that are not silent
         sounds = (model.ctc(frames).argmax(-1) != 0) & length_mask(lengths, frames.shape[1])
         heard = sounds.any(1).index_fill(0, found.row, True)

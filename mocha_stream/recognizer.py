@@ -5,7 +5,6 @@ So one recognizer serves many sessions, from several threads, and a session is d
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from .errors import AudioError, ConfigError
 from .features import FeatureStream
 from .model import MochaModel
 from .model_folder import load_model
-from .search import GreedySearch, Tokens
+from .search import GreedySearch, Search, Tokens
 from .segment import BATCH_S
 from .tokenizer import Tokenizer
 from .transcript import Event, Final, Transcript
@@ -47,7 +46,7 @@ class Recognizer:
     def __init__(self, model: MochaModel, tokenizer: Tokenizer, beam: BeamConfig | None = None):
         self.model, self.tokenizer = model.eval(), tokenizer
         self.config = model.config
-        self.search = BeamSearch.load(model, tokenizer, beam) if beam else GreedySearch(model)
+        self.search: Search = BeamSearch.load(model, tokenizer, beam) if beam else GreedySearch(model)
 
     @classmethod
     def load(cls, folder: Path | str | None = None, beam: BeamConfig | None = None) -> "Recognizer":
@@ -151,7 +150,7 @@ class Session:
 
     def __init__(
         self,
-        search: GreedySearch | BeamSearch,
+        search: Search,
         tokenizer: Tokenizer,
         chunk: int,
         frame_s: float,
@@ -160,7 +159,7 @@ class Session:
         model = search.model
         self._model, self._tokenizer, self._chunk = model, tokenizer, chunk
         self._frame_s, self._endpoint = frame_s, endpoint
-        self._search: Any = search
+        self._search = search
         self._mono = MonoStream(model.config.features.sample_rate)
         self._features = FeatureStream(model.config.features)
         self._waiting = np.zeros((0, model.config.features.num_mels), np.float32)

@@ -6,7 +6,7 @@ steps, then, every stream has walked everything, so its state needs no position:
 walk goes on, and of the past only the attention window can matter again.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +45,24 @@ class Tokens(NamedTuple):
     stop: Tensor  # (N,) frame stopped at, counted from the start of the stream
     centre: Tensor  # (N,) expected frame within the attention window
     probability: Tensor  # (N,) of the token
+
+
+class Search(Protocol):
+    """What turns encoder frames into tokens: `GreedySearch`, or `beam.BeamSearch`. Both have states of their own.
+
+    A state tells by `holds_tokens` whether there are tokens that only `settle` or `finish` give, and by
+    `num_energies` and `num_forced`, (B,) each, what the search has cost.
+    """
+
+    model: MochaModel
+
+    def initial_state(self, batch: int) -> Any: ...
+
+    def step(self, frames: Tensor, state: Any, lengths: Tensor | None = None) -> tuple[Tokens, Any]: ...
+
+    def settle(self, state: Any) -> Tokens: ...
+
+    def finish(self, state: Any) -> Tokens: ...
 
 
 class GreedySearch:
