@@ -32,6 +32,8 @@ REACH = 8
 MAX_CANDIDATES = 16
 LEAST_CANDIDATE = np.log(1e-3)
 """Tokens that CTC gives less are not proposed, nor more than so many of a frame."""
+TYPICAL_NATS = float(np.log(32))
+"""What a token costs a language model on the whole: counted off, it has no say in how many tokens there are."""
 NEVER = -np.inf
 
 
@@ -106,7 +108,6 @@ class BeamSearch:
     def __init__(self, model: MochaModel, beam: BeamConfig, language_model: LanguageModel | None = None):
         self.model, self.beam, self.language_model = model, beam, language_model
         self.window = model.attention.window
-        self._num_nats = float(np.log(model.config.vocab_size))
 
     @classmethod
     def load(cls, model: MochaModel, tokenizer: Tokenizer, beam: BeamConfig) -> "BeamSearch":
@@ -190,7 +191,7 @@ class BeamSearch:
                 language = None
                 if self.language_model:
                     log, language = self.language_model.score(each.language, token)
-                    score += self.beam.language * (log + self._num_nats)
+                    score += self.beam.language * (log + TYPICAL_NATS)
                 grown[tokens] = each, says, arriving, score, language
         share = 1 - self.beam.attention
         ranks = [(share * each.ctc + each.score, each.tokens) for each in stayed.values()]

@@ -141,10 +141,10 @@ class BeamConfig:
     """Weight of the decoder; CTC has what is missing to 1."""
     language_model: str = ""
     """File of a `language_model.LanguageModel`; none without a name."""
-    language: float = 0.5
-    """Its weight, if there is one. Its probabilities count in ratio to those of equally likely tokens."""
+    language: float = 0.6
+    """Its weight, if there is one."""
     bonus: float = 1.0
-    """Added for each token, since all probabilities are in favour of few."""
+    """Added for each token, since probabilities, all below 1, are in favour of few."""
 
     def __post_init__(self) -> None:
         check_least(self, "beam", 1, "size")

@@ -11,7 +11,7 @@ from tiny import MELS, cuts, hearing_model, noise, random_model, silence, tokeni
 
 from mocha_stream import beam as beam_module
 from mocha_stream.attention import hard_chunkwise
-from mocha_stream.beam import LOOKAHEAD, REACH, BeamSearch
+from mocha_stream.beam import LOOKAHEAD, REACH, TYPICAL_NATS, BeamSearch
 from mocha_stream.config import BeamConfig
 from mocha_stream.errors import ConfigError
 from mocha_stream.recognizer import Recognizer
@@ -166,7 +166,7 @@ def test_the_score_of_a_hypothesis_is_the_sum_of_its_parts_done_anew(language):
         expected += beam.attention * float(log) + beam.bonus
         if language:
             log, state = bigram.score(state, token)
-            expected += beam.language * (log + np.log(len(tokenizer())))
+            expected += beam.language * (log + TYPICAL_NATS)
         decoder, start = model.decoder.step(torch.tensor([token]), decoder), place.stop
     assert num_walked > 2
     assert best.score == pytest.approx(expected, rel=1e-4)
