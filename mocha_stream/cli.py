@@ -54,6 +54,7 @@ def transcribe(options: argparse.Namespace) -> int:
         options.latency_ms,
         options.jobs,
         options.batch_s,
+        _beam(options),
     )
 
 
@@ -261,7 +262,7 @@ def _parser() -> argparse.ArgumentParser:
     jsonl = _Parser(add_help=False)
     jsonl.add_argument("--jsonl", action="store_true", help="print one event a line, as JSON")
 
-    command = commands.add_parser("transcribe", parents=[model, whole], help="recordings to text")
+    command = commands.add_parser("transcribe", parents=[model, search, whole], help="recordings to text")
     command.add_argument(
         "files",
         nargs="+",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
 
+from .config import BeamConfig
 from .corpus import is_list, read_paths
 from .errors import AudioError, ConfigError, MochaError
 from .transcript import Transcript
@@ -39,6 +40,7 @@ def transcribe_files(
     latency_ms: int | None = None,
     jobs: int = 1,
     batch_s: float | None = None,
+    beam: BeamConfig | None = None,
 ) -> int:
     """Transcribes all that is given; returns the exit code: 0, 1 if some failed, 2 if all did.
 
@@ -47,7 +49,7 @@ def transcribe_files(
         output_dir: one file per recording there; None prints to standard output, in the order given
         format: one of `writers.FORMATS`
         resume: leaves out recordings whose transcript is there already
-        model, latency_ms, batch_s: as `Recognizer.load` and `Recognizer.transcribe_many` take them
+        model, beam, latency_ms, batch_s: as `Recognizer.load` and `Recognizer.transcribe_many` take them
         jobs: processes that work side by side
 
     Raises:
@@ -66,7 +68,7 @@ def transcribe_files(
         with Report(len(todo), len(recordings) - len(todo), num_failed) as report:
             texts: dict[int, str] = {}  # to be printed, of results that came before their turn
             turn = 0
-            for number, result in _results([item.path for item in todo], model, latency_ms, jobs, batch_s):
+            for number, result in _results([item.path for item in todo], model, beam, latency_ms, jobs, batch_s):
                 recording, texts[number] = todo[number], ""
                 if isinstance(result, AudioError):
                     report.failure(recording, result)
@@ -83,7 +85,12 @@ def transcribe_files(
 
 
 def _results(
-    paths: list[Path], model: Path | None, latency_ms: int | None, jobs: int, batch_s: float | None
+    paths: list[Path],
+    model: Path | None,
+    beam: BeamConfig | None,
+    latency_ms: int | None,
+    jobs: int,
+    batch_s: float | None,
 ) -> Iterator[tuple[int, Transcript | AudioError]]:
     """The place of each path in the list and its result, as they come."""
     from .segment import BATCH_S
@@ -94,10 +101,10 @@ def _results(
     if jobs > 1:
         from .jobs import transcribe_in_processes
 
-        return transcribe_in_processes(paths, jobs, model, latency_ms, batch_s)
+        return transcribe_in_processes(paths, jobs, model, latency_ms, batch_s, beam)
     from .recognizer import Recognizer
 
-    return enumerate(Recognizer.load(model).transcribe_many(paths, latency_ms, batch_s=batch_s))
+    return enumerate(Recognizer.load(model, beam).transcribe_many(paths, latency_ms, batch_s=batch_s))
 
 
 # ---------------------------------------------------------------- what there is to do

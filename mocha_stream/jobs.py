@@ -11,12 +11,18 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from .config import BeamConfig
 from .errors import AudioError, MochaError
 from .transcript import Transcript
 
 
 def transcribe_in_processes(
-    files: Sequence[Path], num_processes: int, model: Path | None, latency_ms: int | None, batch_s: float
+    files: Sequence[Path],
+    num_processes: int,
+    model: Path | None,
+    latency_ms: int | None,
+    batch_s: float,
+    beam: BeamConfig | None = None,
 ) -> Iterator[tuple[int, Transcript | AudioError]]:
     """The place of each file in the list and its result, as they come.
 
@@ -32,7 +38,7 @@ def transcribe_in_processes(
     try:
         for _ in range(min(num_processes, len(files))):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, model, latency_ms, batch_s), daemon=True)
+            process = context.Process(target=_work, args=(theirs, model, beam, latency_ms, batch_s), daemon=True)
             process.start()
             theirs.close()  # so that the end of the process is the end of the pipe
             processes[ours], at_work[ours] = process, list[int]()
@@ -70,7 +76,9 @@ def _end_of(exit_code: int | None) -> str:
     return f"the process that had it ended {how}; try it alone, or with fewer --jobs"
 
 
-def _work(connection: Connection, model: Path | None, latency_ms: int | None, batch_s: float) -> None:
+def _work(
+    connection: Connection, model: Path | None, beam: BeamConfig | None, latency_ms: int | None, batch_s: float
+) -> None:
     """What each process does: None on the pipe asks for a file, a pair is a result, an error is the end of all."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     with suppress(EOFError, ConnectionError):  # the parent is gone
@@ -91,7 +99,7 @@ def _work(connection: Connection, model: Path | None, latency_ms: int | None, ba
                 yield item[1]
 
         try:
-            for result in Recognizer.load(model).transcribe_many(drawn(), latency_ms, batch_s=batch_s):
+            for result in Recognizer.load(model, beam).transcribe_many(drawn(), latency_ms, batch_s=batch_s):
                 connection.send((numbers.popleft(), result))
         except MochaError as error:
             connection.send(error)

@@ -22,6 +22,7 @@ from test_cli import HAS_MODEL, REPOSITORY, SPEECH
 
 from mocha_stream import MochaError
 from mocha_stream.cli import main
+from mocha_stream.config import BeamConfig
 from mocha_stream.errors import AudioError
 from mocha_stream.jobs import transcribe_in_processes
 from mocha_stream.model_folder import save_model
@@ -128,6 +129,10 @@ def test_the_bundled_model_in_batches_and_processes():
     for batch_s in (15, 60, 480):
         assert list(recognizer.transcribe_many(paths, batch_s=batch_s)) == expected
     assert dict(transcribe_in_processes(paths, 2, None, None, 60)) == dict(enumerate(expected))
+    beam = BeamConfig(size=3)
+    searched = dict(transcribe_in_processes(paths[:6], 2, None, None, 60, beam))
+    assert searched == dict(enumerate(Recognizer.load(beam=beam).transcribe_many(paths[:6])))
+    assert list(searched.values()) != expected[:6]
 
 
 # Files that cannot be used

@@ -292,6 +292,7 @@ def test_stream_to_json_lines(model, capsys, block_ms):
 
 def test_a_beam_and_its_language_model(fake, tmp_path, capsys, good):
     assert main(["stream", str(good), "--beam", "4", "--language-model", "lm.binary", "--lm-weight", "0.7"]) == 0
+    assert main(["transcribe", str(good), "--beam", "4", "--language-model", "lm.binary", "--lm-weight", "0.7"]) == 0
     beam = fake_recognizer.Recognizer.beam
     assert (beam.size, beam.language_model, beam.language) == (4, "lm.binary", 0.7)
     assert main(["stream", str(good)]) == 0
