@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from . import __version__
 from .config import BeamConfig
-from .errors import AudioError, ConfigError, DataError, MochaError
-from .files import about, complain, transcribe_files, write_whole
+from .errors import AudioError, ConfigError, DataError, MochaError, about
+from .files import complain, transcribe_files, write_whole
 from .transcript import Event, Final, Overflow, Word, as_json
 from .writers import FORMATS
 
@@ -268,10 +268,14 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         metavar="FILE",
         help="audio files, directories or quoted patterns of them, lists (JSON lines with a path, or LibriSpeech's "
-        "*.trans.txt), or - for an audio file on standard input",
+        "*.trans.txt), URLs of the same but *.trans.txt (s3://, file://, ...), or - for audio on standard input",
     )
     command.add_argument(
-        "--format", choices=FORMATS, default="txt", help="default: %(default)s; on the screen, path<TAB>text"
+        "--format",
+        choices=[*FORMATS, "parquet"],
+        default="txt",
+        help="default: %(default)s; on the screen, path<TAB>text; parquet makes the --output-dir a data set with "
+        "columns path, text, duration_s, words and error",
     )
     command.add_argument(
         "--output-dir", type=Path, metavar="DIR", help="write one file per recording instead of printing"

@@ -14,9 +14,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from .errors import DataError
+from .sources import Source, is_url
 
 EXTENSIONS = (".flac", ".wav", ".opus", ".ogg", ".mp3")
 
@@ -61,21 +62,26 @@ def read_corpus(path: Path) -> list[Utterance]:
     return utterances
 
 
-def is_list(path: Path) -> bool:
+def is_list(path: PurePath) -> bool:
     """Whether the name is that of a list of recordings, in one of the three layouts."""
     return path.suffix == ".jsonl" or path.name == "transcripts.tsv" or path.name.endswith(".trans.txt")
 
 
-def read_paths(path: Path) -> list[Path]:
+def read_paths(path: Path, url: str | None = None) -> list[Source]:
     """The recordings that a list names, in its order. In JSON lines, "path" is enough, and they need not exist.
+
+    There, it may be a URL. A list that was fetched from a `url` has its relative paths from there.
 
     Raises:
         DataError: no such list, a malformed line, or no recording at all.
     """
+    paths: list[Source]
     try:
-        if path.suffix == ".jsonl":
+        if path.suffix == ".jsonl" or url:
             lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-            paths = [_listed_path(line, path, f"{path}:{number}") for number, line in lines if line.strip()]
+            paths = [
+                _listed_path(line, url or path, f"{url or path}:{number}") for number, line in lines if line.strip()
+            ]
         else:
             paths = [utterance.path for utterance in _read_list(path)]
     except (OSError, UnicodeDecodeError) as error:
@@ -85,10 +91,15 @@ def read_paths(path: Path) -> list[Path]:
     return paths
 
 
-def _listed_path(line: str, path: Path, where: str) -> Path:
+def _listed_path(line: str, listed_in: Source, where: str) -> Source:
     try:
-        return path.parent / json.loads(line)["path"]
-    except (json.JSONDecodeError, KeyError, TypeError):
+        path = json.loads(line)["path"]
+        if is_url(path):
+            return path
+        if isinstance(listed_in, Path):
+            return listed_in.parent / path
+        return Path(path) if path.startswith("/") else f"{listed_in.rpartition('/')[0]}/{path}"
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
         raise DataError(f'{where}: {line[:60]!r}; expected {{"path": ...}}') from None
 
 

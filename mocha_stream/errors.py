@@ -3,6 +3,8 @@
 Each message is one line: what was found, what was expected, what to do. The commands print it and end with code 2.
 """
 
+from pathlib import Path
+
 
 class MochaError(Exception):
     """Any mistake that the caller can mend; `except MochaError` catches them all."""
@@ -30,3 +32,9 @@ class DeviceError(MochaError):
 
 class MissingExtraError(MochaError):
     """An optional package that the request needs and that is not installed."""
+
+
+def about(name: str | Path, error: AudioError, path: str | Path | None = None) -> AudioError:
+    """The error with the recording's name in front, in place of the path it was read from."""
+    reason = str(error).removeprefix(f"{path or name}: ")
+    return AudioError(f"{name}: {reason}")

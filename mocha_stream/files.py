@@ -9,23 +9,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
 
 from .config import BeamConfig
 from .corpus import is_list, read_paths
-from .errors import AudioError, ConfigError, MochaError
+from .dataset import Dataset
+from .errors import AudioError, ConfigError, MochaError, about
+from .sources import Source, fetched, find_remote, is_url, path_of, transcribe_sources
 from .transcript import Transcript
-from .writers import FORMATS
+from .writers import FORMATS, shown
 
 
 @dataclass(frozen=True)
 class Recording:
-    path: Path
+    path: Source
     """Where it is read from."""
-    name: Path
+    name: Source
     """What it is called in messages and transcripts."""
     place: Path
     """Of its transcript in an output directory, without ending."""
@@ -45,9 +47,9 @@ def transcribe_files(
     """Transcribes all that is given; returns the exit code: 0, 1 if some failed, 2 if all did.
 
     Args:
-        given: files, directories, patterns of them, lists as `corpus` reads them, or - for standard input
+        given: files, directories, patterns of them, lists as `corpus` reads them, URLs, or - for standard input
         output_dir: one file per recording there; None prints to standard output, in the order given
-        format: one of `writers.FORMATS`
+        format: one of `writers.FORMATS`; or parquet, for a `Dataset` in the output directory
         resume: leaves out recordings whose transcript is there already
         model, beam, latency_ms, batch_s: as `Recognizer.load` and `Recognizer.transcribe_many` take them
         jobs: processes that work side by side
@@ -57,27 +59,40 @@ def transcribe_files(
     """
     if resume and not output_dir:
         raise ConfigError("--resume looks for transcripts that are there already; name their --output-dir")
+    if format == "parquet" and not output_dir:
+        raise ConfigError("a Parquet data set is a directory; name it by --output-dir")
     with _spooled(given) as standard_input:
         recordings, num_failed = find_recordings(given, standard_input)
         if not recordings:
             return 2
         if output_dir is None and format in ("srt", "vtt") and len(recordings) > 1:
             raise ConfigError(f"{format} of {len(recordings)} recordings is no one file; name an --output-dir")
-        targets = _targets(recordings, output_dir, format) if output_dir else {}
-        todo = [item for item in recordings if not (resume and targets[item].is_file())]
-        with Report(len(todo), len(recordings) - len(todo), num_failed) as report:
+        dataset = Dataset(output_dir, resume) if output_dir and format == "parquet" else None
+        targets = _targets(recordings, output_dir, format) if output_dir and not dataset else {}
+        todo = recordings
+        if resume:
+            todo = [
+                item
+                for item in recordings
+                if not (shown(item.name) in dataset.done if dataset else targets[item].is_file())
+            ]
+        with Report(len(todo), len(recordings) - len(todo), num_failed) as report, dataset or nullcontext():
             texts: dict[int, str] = {}  # to be printed, of results that came before their turn
             turn = 0
-            for number, result in _results([item.path for item in todo], model, beam, latency_ms, jobs, batch_s):
+            paths = [item.path for item in todo]
+            for number, result in _results(paths, model, beam, latency_ms, jobs, batch_s):
                 recording, texts[number] = todo[number], ""
                 if isinstance(result, AudioError):
-                    report.failure(recording, result)
-                    continue
-                report.success(result)
-                if targets:
-                    write_whole(targets[recording], FORMATS[format](recording.name, result))
-                    continue
-                texts[number] = FORMATS["tsv" if format == "txt" else format](recording.name, result)
+                    result = about(recording.name, result, recording.path)
+                    report.failure(result)
+                else:
+                    report.success(result)
+                    if targets:
+                        write_whole(targets[recording], FORMATS[format](recording.name, result))
+                    elif not dataset:
+                        texts[number] = FORMATS["tsv" if format == "txt" else format](recording.name, result)
+                if dataset:
+                    dataset.add(shown(recording.name), result)
                 while turn in texts:
                     report.print(texts.pop(turn))
                     turn += 1
@@ -85,7 +100,7 @@ def transcribe_files(
 
 
 def _results(
-    paths: list[Path],
+    paths: list[Source],
     model: Path | None,
     beam: BeamConfig | None,
     latency_ms: int | None,
@@ -104,7 +119,7 @@ def _results(
         return transcribe_in_processes(paths, jobs, model, latency_ms, batch_s, beam)
     from .recognizer import Recognizer
 
-    return enumerate(Recognizer.load(model, beam).transcribe_many(paths, latency_ms, batch_s=batch_s))
+    return transcribe_sources(Recognizer.load(model, beam), enumerate(paths), latency_ms, batch_s)
 
 
 # ---------------------------------------------------------------- what there is to do
@@ -118,6 +133,9 @@ def find_recordings(given: Iterable[str], standard_input: Path | None) -> tuple[
             if standard_input and argument == "-":
                 recordings.append(Recording(standard_input, Path("-"), Path("stdin")))
                 continue
+            if is_url(argument):
+                recordings += _recordings(argument)
+                continue
             path = Path(argument)
             matches = sorted(glob(argument, recursive=True)) if has_magic(argument) and not path.exists() else []
             for match in [Path(name) for name in matches] or [path]:
@@ -128,17 +146,24 @@ def find_recordings(given: Iterable[str], standard_input: Path | None) -> tuple[
     return recordings, num_failed
 
 
-def _recordings(path: Path) -> Iterator[Recording]:
+def _recordings(path: Source) -> Iterator[Recording]:
     """The recordings below a directory or in a list, with their places in it; or the one."""
-    from .audio import find_audio
+    from . import media
+    from .audio import EXTENSIONS, find_audio
 
-    if is_list(path) and path.is_file():
-        found, top = read_paths(path), path.parent
+    found: Sequence[Source]
+    listed = is_list(path_of(path)) and (isinstance(path, str) or path.is_file())
+    if isinstance(path, Path):
+        found = read_paths(path) if listed else find_audio(path)
+    elif listed:
+        with fetched(path) as local:
+            found = read_paths(local, path)
     else:
-        found = find_audio(path)
-        top = path.parent if found == [path] else path
+        found = find_remote(path, EXTENSIONS | media.EXTENSIONS)
+    top = path_of(path).parent if listed or found == [path] else path_of(path)
     for each in found:
-        place = each.relative_to(top) if each.is_relative_to(top) else each.relative_to(each.anchor)
+        place = path_of(each)
+        place = place.relative_to(top if place.is_relative_to(top) else place.anchor)
         yield Recording(each, each, Path(*(part for part in place.with_suffix("").parts if part != "..")))
 
 
@@ -218,13 +243,15 @@ class Report:
         self._bar.set_postfix_str(f"{self._audio_s / 3600 / self._seconds():.3f} hours of audio/s", refresh=False)
         self._bar.update()
 
-    def failure(self, recording: Recording, error: AudioError) -> None:
+    def failure(self, error: AudioError) -> None:
         self._num_failed += 1
         self._bar.update()
         with self._bar.external_write_mode():
-            complain(about(recording.name, error, recording.path))
+            complain(error)
 
     def print(self, text: str) -> None:
+        if not text:
+            return
         with self._bar.external_write_mode():
             sys.stdout.write(text)
             sys.stdout.flush()
@@ -244,9 +271,3 @@ class Report:
 
 def complain(message: object) -> None:
     print(f"mocha-stream: {message}", file=sys.stderr, flush=True)
-
-
-def about(name: str | Path, error: AudioError, path: Path | None = None) -> AudioError:
-    """The error with the recording's name in front, in place of the path it was read from."""
-    reason = str(error).removeprefix(f"{path or name}: ")
-    return AudioError(f"{name}: {reason}")

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from .config import BeamConfig
 from .errors import AudioError, MochaError
+from .sources import Source, transcribe_sources
 from .transcript import Transcript
 
 
 def transcribe_in_processes(
-    files: Sequence[Path],
+    files: Sequence[Source],
     num_processes: int,
     model: Path | None,
     latency_ms: int | None,
@@ -87,19 +88,17 @@ def _work(
         from .recognizer import Recognizer
 
         torch.set_num_threads(1)
-        numbers: deque[int] = deque()
 
-        def drawn() -> Iterator[Path]:
+        def drawn() -> Iterator[tuple[int, Source]]:
             while True:
                 connection.send(None)
                 item = connection.recv()
                 if item is None:
                     return
-                numbers.append(item[0])
-                yield item[1]
+                yield item
 
         try:
-            for result in Recognizer.load(model, beam).transcribe_many(drawn(), latency_ms, batch_s=batch_s):
-                connection.send((numbers.popleft(), result))
+            for message in transcribe_sources(Recognizer.load(model, beam), drawn(), latency_ms, batch_s):
+                connection.send(message)
         except MochaError as error:
             connection.send(error)

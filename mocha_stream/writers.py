@@ -1,6 +1,7 @@
 """Transcripts as text files: plain, tab-separated, JSON lines, subtitles and NIST's CTM. Imports no torch.
 
-Each format is a function from the recording's path and its transcript to the text of a file; `FORMATS` names them.
+Each format is a function from a recording's path or URL and its transcript to the text of a file; `FORMATS` names
+them.
 """
 
 import json
@@ -8,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from .sources import Source
 from .transcript import Transcript, Word, as_json
 
 MAX_LINE = 42
@@ -18,40 +20,40 @@ PAUSE_S = 0.7
 """A silence between words from which on they are never in one cue."""
 
 
-def txt(path: Path, transcript: Transcript) -> str:
+def txt(path: Source, transcript: Transcript) -> str:
     """The text alone, on one line."""
     return f"{transcript.text}\n"
 
 
-def tsv(path: Path, transcript: Transcript) -> str:
+def tsv(path: Source, transcript: Transcript) -> str:
     """`path<TAB>text` on one line."""
-    return f"{_shown(path).translate({9: ' ', 10: ' ', 13: ' '})}\t{transcript.text}\n"
+    return f"{shown(path).translate({9: ' ', 10: ' ', 13: ' '})}\t{transcript.text}\n"
 
 
-def jsonl(path: Path, transcript: Transcript) -> str:
+def jsonl(path: Source, transcript: Transcript) -> str:
     """One JSON object with path, text, duration_s and words, on one line."""
     values = as_json(transcript)
-    ordered = {"path": _shown(path), **{key: values[key] for key in ("text", "duration_s", "words")}}
+    ordered = {"path": shown(path), **{key: values[key] for key in ("text", "duration_s", "words")}}
     return json.dumps(ordered, ensure_ascii=False) + "\n"
 
 
-def ctm(path: Path, transcript: Transcript) -> str:
+def ctm(path: Source, transcript: Transcript) -> str:
     """`recording 1 start duration word confidence` a word; the recording is the file's name without its ending."""
-    name = "_".join(_shown(Path(path.stem)).split())
+    name = "_".join(shown(Path(path).stem).split())
     return "".join(
         f"{name} 1 {word.start_s:.3f} {max(0.0, word.end_s - word.start_s):.3f} {word.word} {word.confidence:.3f}\n"
         for word in transcript.words
     )
 
 
-def srt(path: Path, transcript: Transcript) -> str:
+def srt(path: Source, transcript: Transcript) -> str:
     """Numbered subtitles, as SubRip has them."""
     cues = enumerate(_timed_cues(transcript.words), start=1)
     blocks = [f"{n}\n{_clock(start, ',')} --> {_clock(end, ',')}\n{text}\n" for n, (start, end, text) in cues]
     return "\n".join(blocks)
 
 
-def vtt(path: Path, transcript: Transcript) -> str:
+def vtt(path: Source, transcript: Transcript) -> str:
     """Subtitles as WebVTT, the format of web pages."""
     blocks = ["WEBVTT\n"]
     for start, end, text in _timed_cues(transcript.words):
@@ -60,7 +62,7 @@ def vtt(path: Path, transcript: Transcript) -> str:
     return "\n".join(blocks)
 
 
-FORMATS: dict[str, Callable[[Path, Transcript], str]] = {
+FORMATS: dict[str, Callable[[Source, Transcript], str]] = {
     "txt": txt,
     "tsv": tsv,
     "jsonl": jsonl,
@@ -113,8 +115,8 @@ def _lines(cue: list[Word]) -> list[str]:
     return min(halves, key=lambda lines: max(map(len, lines)))
 
 
-def _shown(path: Path) -> str:
-    """The path as text that can be written: names on disk may be no valid UTF-8."""
+def shown(path: Source) -> str:
+    """The path or URL as text that can be written: names on disk may be no valid UTF-8."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 

@@ -242,7 +242,7 @@ def test_a_write_that_fails_leaves_nothing_behind(fake, tmp_path, capsys, good, 
         self.touch()
         raise error
 
-    monkeypatch.setattr(Path, "write_text", fail)
+    monkeypatch.setattr(Path, "write_bytes", fail)
     code = main(["transcribe", str(good), "--output-dir", str(tmp_path)])
     assert code == (2 if isinstance(error, OSError) else 130)
     assert target.read_text() == "what was there before"
