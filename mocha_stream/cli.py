@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from . import __version__
 from .config import BeamConfig
 from .errors import AudioError, ConfigError, DataError, MochaError, about
-from .files import complain, transcribe_files, write_whole
+from .files import ENGINES, complain, transcribe_files, write_whole
 from .transcript import Event, Final, Overflow, Word, as_json
 from .writers import FORMATS
 
@@ -55,6 +55,8 @@ def transcribe(options: argparse.Namespace) -> int:
         options.jobs,
         options.batch_s,
         _beam(options),
+        options.engine,
+        options.ray_address,
     )
 
 
@@ -282,7 +284,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--resume", action="store_true", help="leave out what is in the --output-dir already")
     command.add_argument(
-        "--jobs", type=_positive, default=1, metavar="N", help="processes side by side (default: %(default)s)"
+        "--jobs", type=_positive, default=1, metavar="N", help="processes or actors side by side (default: %(default)s)"
+    )
+    command.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default=ENGINES[0],
+        help="what works: processes of this machine, or actors of Ray, which repeats the work of those that die "
+        "(default: %(default)s)",
+    )
+    command.add_argument(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="cluster for --engine ray, whose machines have this package, and the model and files under the same "
+        "paths, or URLs (default: one on this machine, for as long as it takes)",
     )
     command.add_argument(
         "--batch-s",

@@ -22,6 +22,8 @@ from .sources import Source, fetched, find_remote, is_url, path_of, transcribe_s
 from .transcript import Transcript
 from .writers import FORMATS, shown
 
+ENGINES = ("processes", "ray")
+
 
 @dataclass(frozen=True)
 class Recording:
@@ -43,6 +45,8 @@ def transcribe_files(
     jobs: int = 1,
     batch_s: float | None = None,
     beam: BeamConfig | None = None,
+    engine: str = ENGINES[0],
+    ray_address: str | None = None,
 ) -> int:
     """Transcribes all that is given; returns the exit code: 0, 1 if some failed, 2 if all did.
 
@@ -52,7 +56,9 @@ def transcribe_files(
         format: one of `writers.FORMATS`; or parquet, for a `Dataset` in the output directory
         resume: leaves out recordings whose transcript is there already
         model, beam, latency_ms, batch_s: as `Recognizer.load` and `Recognizer.transcribe_many` take them
-        jobs: processes that work side by side
+        jobs: processes, or actors, that work side by side
+        engine: one of `ENGINES`
+        ray_address: the cluster to use; None starts one on this machine
 
     Raises:
         MochaError: what cannot be done for any recording.
@@ -61,6 +67,8 @@ def transcribe_files(
         raise ConfigError("--resume looks for transcripts that are there already; name their --output-dir")
     if format == "parquet" and not output_dir:
         raise ConfigError("a Parquet data set is a directory; name it by --output-dir")
+    if ray_address and engine != "ray":
+        raise ConfigError("--ray-address names a cluster of Ray; use it with --engine ray")
     with _spooled(given) as standard_input:
         recordings, num_failed = find_recordings(given, standard_input)
         if not recordings:
@@ -80,7 +88,7 @@ def transcribe_files(
             texts: dict[int, str] = {}  # to be printed, of results that came before their turn
             turn = 0
             paths = [item.path for item in todo]
-            for number, result in _results(paths, model, beam, latency_ms, jobs, batch_s):
+            for number, result in _results(paths, model, beam, latency_ms, jobs, batch_s, engine, ray_address):
                 recording, texts[number] = todo[number], ""
                 if isinstance(result, AudioError):
                     result = about(recording.name, result, recording.path)
@@ -106,6 +114,8 @@ def _results(
     latency_ms: int | None,
     jobs: int,
     batch_s: float | None,
+    engine: str,
+    ray_address: str | None,
 ) -> Iterator[tuple[int, Transcript | AudioError]]:
     """The place of each path in the list and its result, as they come."""
     from .segment import BATCH_S
@@ -113,6 +123,10 @@ def _results(
     if not paths:
         return iter(())
     batch_s = batch_s or BATCH_S
+    if engine == "ray":
+        from .ray_engine import transcribe_with_ray
+
+        return transcribe_with_ray(paths, jobs, model, latency_ms, batch_s, beam, ray_address)
     if jobs > 1:
         from .jobs import transcribe_in_processes
 
