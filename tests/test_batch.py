@@ -284,6 +284,7 @@ def run_long(folder: Path, minutes: float) -> tuple[float, int]:
         import torch
         import tiny
         from mocha_stream.batch import recognise
+        from mocha_stream.search import GreedySearch
         torch.set_num_threads(1)
         model, block = tiny.hearing_model(), tiny.noise(10)
         blocks = (block * np.float32(i % 3 != 0) for i in range(round(float(sys.argv[1]) * 6)))

@@ -82,7 +82,7 @@ FORMATS = {
 
 def test_formats(recognizer):
     """At 8 kHz, as the same sound at 16 kHz: above 4 kHz there is none."""
-    said = recordings(8)
+    said = recordings(12)
 
     def wer(convert) -> float:
         heard = []
