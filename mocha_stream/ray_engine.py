@@ -101,7 +101,9 @@ def _connect(ray: Any, address: str | None, num_cpus: int) -> None:
             )
     except Exception as error:  # Ray has no class for it
         reason = str(error.__cause__ or error).strip().rpartition("\n")[2]  # above it may be a traceback
-        raise ConfigError(f"no Ray cluster at {address or 'this machine'} ({reason}); see --ray-address") from None
+        if address:
+            raise ConfigError(f"no Ray cluster at {address} ({reason}); expected HOST:PORT of its head") from None
+        raise ConfigError(f"Ray cannot start ({reason}); try when this machine is less busy, or --jobs alone") from None
 
 
 @contextmanager
