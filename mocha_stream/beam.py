@@ -21,7 +21,7 @@ from .config import BeamConfig
 from .decoder import DecoderState
 from .language_model import LanguageModel
 from .model import MochaModel
-from .search import Tokens
+from .search import Tokens, look
 from .streaming import map_state
 from .tokenizer import Tokenizer
 
@@ -255,16 +255,10 @@ class BeamSearch:
         """What each hypothesis says from the window that ends at its (N,) stop."""
         if not hypotheses:
             return []
-        model = self.model
         output = torch.cat([each.decoder.output for each in hypotheses])
         at = stops[:, None] + torch.arange(1 - self.window, 1)
         within, at = at >= 0, (at - row.first).clamp(min=0)
-        query = model.attention.chunk_energy.query(output)[:, None]
-        energy = model.attention.chunk_energy(query, row.memory.chunk_keys[0, at])[:, 0]
-        weights = energy.masked_fill(~within, -torch.inf).softmax(1)
-        context = (weights[:, None] @ row.memory.frames[0, at])[:, 0]
-        scores = model.decoder.score(context, output).float()
-        scores[:, 0] = -torch.inf  # START is no token of text
+        weights, scores = look(self.model, output, row.memory.chunk_keys[0, at], row.memory.frames[0, at], within)
         centres = (weights * (at + row.first)).sum(1)
         logs = scores.log_softmax(-1).numpy()
         return [Speaking(*item) for item in zip(stops.tolist(), centres.tolist(), logs, strict=True)]

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NoReturn
 from . import __version__
 from .config import BeamConfig
 from .errors import AudioError, ConfigError, DataError, MochaError, about
-from .files import ENGINES, complain, transcribe_files, write_whole
+from .files import ENGINES, complain, transcribe_files
 from .transcript import Event, Final, Overflow, Word, as_json
-from .writers import FORMATS
+from .writers import FORMATS, write_whole
 
 if TYPE_CHECKING:
     import numpy as np

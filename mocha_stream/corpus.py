@@ -10,6 +10,7 @@ In the first two the recording lies beside the list, `UTTERANCE` with one of `EX
 """
 
 import json
+import lzma
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,6 +36,16 @@ def normalise(text: str) -> str:
     """The spelling of LibriSpeech: upper case, only A-Z, apostrophe and single spaces."""
     text = text.upper().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     return " ".join(re.sub(r"[^A-Z' ]+", " ", text).split())
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, plain or .xz. Raises DataError where it cannot be read."""
+    opener = lzma.open if path.suffix == ".xz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            yield from file
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); expected a text file, plain or .xz") from None
 
 
 def read_corpus(path: Path) -> list[Utterance]:

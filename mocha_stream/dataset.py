@@ -7,6 +7,7 @@ from typing import Any
 
 from .errors import AudioError, ConfigError, MissingExtraError, MochaError
 from .transcript import Transcript, as_json
+from .writers import write_whole
 
 ROWS_PER_PART = 10_000
 MAX_WAIT_S = 60.0
@@ -81,8 +82,6 @@ class Dataset:
         self._rows, self._written = [], time.monotonic()
 
     def _write(self, part: Path, table: Any) -> None:
-        from .files import write_whole
-
         buffer = io.BytesIO()
         self._arrow.parquet.write_table(table, buffer)
         write_whole(part, buffer.getvalue())

@@ -6,6 +6,7 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from .errors import AudioError, DataError
 from .features import log_mel
 from .recognizer import BLOCK_S, Recognizer
 from .report import Recording, Report
-from .scores import Span, count_errors, score_words
+from .scores import ScoredWord, Span, count_errors, score_words
 from .transcript import Event, Final, Overflow, Word
 
 STREAM_BLOCK_S = 0.1
@@ -85,15 +86,9 @@ def measure_whole(recognizer: Recognizer, utterance: Utterance, align: Align | N
     if isinstance(result, AudioError):
         raise result
     spans = align([(samples, rate)], utterance.text) if align else None
-    words = score_words(utterance.text, result.transcript.words, None, spans)
-    text = " ".join(word.word for word in words)
-    return Recording(
-        id=utterance.id,
-        path=str(utterance.path),
-        speaker=utterance.speaker,
-        reference=utterance.text,
-        hypothesis=text,
-        errors=count_errors(utterance.text, text),
+    return _recording(
+        utterance,
+        score_words(utterance.text, result.transcript.words, None, spans),
         duration_s=result.transcript.duration_s,
         reading_s=reading_s,
         recognition_s=recognition_s,
@@ -104,7 +99,6 @@ def measure_whole(recognizer: Recognizer, utterance: Utterance, align: Align | N
         num_energies=result.num_energies,
         num_forced=result.num_forced,
         num_rewrites=0,
-        words=words,
     )
 
 
@@ -128,15 +122,9 @@ def measure(
         processor_s += time.process_time() - processor_started
         screen.show(events)
     spans = align(blocks, utterance.text) if align else None
-    words = score_words(utterance.text, screen.words, screen.shown_at_s if streaming else None, spans)
-    text = " ".join(word.word for word in words)
-    return Recording(
-        id=utterance.id,
-        path=str(utterance.path),
-        speaker=utterance.speaker,
-        reference=utterance.text,
-        hypothesis=text,
-        errors=count_errors(utterance.text, text),
+    return _recording(
+        utterance,
+        score_words(utterance.text, screen.words, screen.shown_at_s if streaming else None, spans),
         duration_s=session.heard_s,
         reading_s=reading_s,
         recognition_s=recognition_s,
@@ -147,7 +135,21 @@ def measure(
         num_energies=session.num_energies,
         num_forced=session.num_forced,
         num_rewrites=screen.num_rewrites,
+    )
+
+
+def _recording(utterance: Utterance, words: tuple[ScoredWord, ...], **measured: Any) -> Recording:
+    """The recognised words of an utterance, with what else is measured of it."""
+    text = " ".join(word.word for word in words)
+    return Recording(
+        id=utterance.id,
+        path=str(utterance.path),
+        speaker=utterance.speaker,
+        reference=utterance.text,
+        hypothesis=text,
+        errors=count_errors(utterance.text, text),
         words=words,
+        **measured,
     )
 
 

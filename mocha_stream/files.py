@@ -17,10 +17,10 @@ from pathlib import Path
 from .config import BeamConfig
 from .corpus import is_list, read_paths
 from .dataset import Dataset
-from .errors import AudioError, ConfigError, MochaError, about
+from .errors import AudioError, ConfigError, about
 from .sources import Source, fetched, find_remote, is_url, path_of, transcribe_sources
 from .transcript import Transcript
-from .writers import FORMATS, shown
+from .writers import FORMATS, shown, write_whole
 
 ENGINES = ("processes", "ray")
 
@@ -207,22 +207,6 @@ def _spooled(given: Iterable[str]) -> Iterator[Path | None]:
 
 
 # ---------------------------------------------------------------- what comes of it
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes a whole file or none: under a temporary name beside it first. Raises MochaError."""
-    temporary = path.with_name(
-        f".{path.name}.part"
-    )  # always the same, so that a later run clears up after a killed one
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise MochaError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
 
 
 class Report:

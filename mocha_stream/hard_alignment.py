@@ -48,8 +48,7 @@ def hard_alignment(path: Path, recognizer: Recognizer, latency_ms: int | None) -
     duration_s = len(samples) / config.sample_rate
     if duration_s > LONGEST_S:
         raise ConfigError(f"{path}: lasts {duration_s:.0f} s; a picture holds {LONGEST_S:.0f} s, cut it first")
-    recognizer.session(latency_ms)  # refuses an unknown latency
-    chunk = None if latency_ms is None else round(latency_ms / 1000 / frame_s)
+    chunk = recognizer.chunk(latency_ms)
     features = log_mel(samples, config)
     frames, _ = model.encoder(torch.from_numpy(features)[None], torch.tensor([len(features)]), chunk)
     search = GreedySearch(model)

@@ -67,19 +67,22 @@ class Recognizer:
         """What the model was trained for: milliseconds of audio it hears at a time, and so the longest wait."""
         return tuple(round(1000 * self.frame_s * chunk) for chunk in sorted(self.config.encoder.chunks))
 
+    def chunk(self, latency_ms: int | None) -> int | None:
+        """Encoder frames that are heard at a time; None for a whole recording. Raises ConfigError as `session` does."""
+        if latency_ms is None:
+            return None
+        if latency_ms not in self.latencies_ms:
+            known = ", ".join(str(latency) for latency in self.latencies_ms)
+            raise ConfigError(f"latency of {latency_ms} ms; this model was trained for {known} ms, choose one of them")
+        return round(latency_ms / 1000 / self.frame_s)
+
     def session(self, latency_ms: int | None = 640, endpoint: EndpointRule | None = None) -> "Session":
         """A new stream. `latency_ms` is one of `latencies_ms`, or None for offline accuracy on finished recordings.
 
         Raises:
             ConfigError: a latency that the model was not trained for.
         """
-        if latency_ms is None:
-            chunk = round(OFFLINE_CHUNK_S / self.frame_s)
-        elif latency_ms in self.latencies_ms:
-            chunk = round(latency_ms / 1000 / self.frame_s)
-        else:
-            known = ", ".join(str(latency) for latency in self.latencies_ms)
-            raise ConfigError(f"latency of {latency_ms} ms; this model was trained for {known} ms, choose one of them")
+        chunk = self.chunk(latency_ms) or round(OFFLINE_CHUNK_S / self.frame_s)
         return Session(self.search, self.tokenizer, chunk, self.frame_s, endpoint or EndpointRule())
 
     def transcribe(

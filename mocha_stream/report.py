@@ -7,6 +7,7 @@ from typing import Any
 
 from .scores import Errors, ScoredWord, calibration_error, reliability, start_errors, summary
 from .search import SCAN_BLOCK
+from .table import table
 
 LENGTHS_S = (5.0, 10.0, 15.0, 20.0)
 """Bounds between the groups of recordings by length."""
@@ -60,14 +61,7 @@ class Table:
     """The first column is text, the others are numbers."""
 
     def to_text(self) -> str:
-        rows = [self.header, *self.rows]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        first, *others = widths
-        lines = [
-            f"  {row[0]:<{first}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(row[1:], others, strict=True))
-            for row in rows
-        ]
-        return "\n".join([f"{self.title}:", *lines])
+        return "\n  ".join([f"{self.title}:", *table(self.header, self.rows).splitlines()])
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from .errors import ConfigError
-from .files import write_whole
 from .pictures import as_png, draw_alignment, draw_delays, draw_reliability, draw_training, new_figure
 from .training.run_log import RunLog
+from .writers import write_whole
 
 if TYPE_CHECKING:
     from .recognizer import Recognizer

@@ -145,12 +145,8 @@ class GreedySearch:
         at = position[:, None] + torch.arange(1 - self.window, 1, device=position.device)
         within = (at + offset[:, None] >= 0) & (at >= 0)
         at = at.clamp(min=0, max=memory.frames.shape[1] - 1)
-        query = model.attention.chunk_energy.query(decoder.output)[:, None]
-        energy = model.attention.chunk_energy(query, _frames_at(memory.chunk_keys, at))[:, 0]
-        weights = energy.masked_fill(~within, -torch.inf).softmax(1)
-        context = (weights[:, None] @ _frames_at(memory.frames, at))[:, 0]
-        scores = model.decoder.score(context, decoder.output).float()
-        scores[:, 0] = -torch.inf  # START is no token of text
+        keys, frames = _frames_at(memory.chunk_keys, at), _frames_at(memory.frames, at)
+        weights, scores = look(model, decoder.output, keys, frames, within)
         probability, token = scores.softmax(-1).max(-1)
         following = model.decoder.step(token, decoder)
         decoder = DecoderState(
@@ -160,6 +156,24 @@ class GreedySearch:
         chosen = stops.nonzero()[:, 0]
         tokens = Tokens(rows, token, position + offset, centre, probability)
         return Tokens(*(part[chosen] for part in tokens)), decoder
+
+
+def look(model: MochaModel, output: Tensor, keys: Tensor, frames: Tensor, within: Tensor) -> tuple[Tensor, Tensor]:
+    """What decoders say of their attention windows.
+
+    Args:
+        output: (N, Q) states of the decoders
+        keys, frames: (N, W, A) and (N, W, E), the chunk keys and the frames of each window
+        within: (N, W), false for places before the first frame
+
+    Returns:
+        The (N, W) weights within each window, and (N, V) scores of tokens.
+    """
+    energy = model.attention.chunk_energy(model.attention.chunk_energy.query(output)[:, None], keys)[:, 0]
+    weights = energy.masked_fill(~within, -torch.inf).softmax(1)
+    scores = model.decoder.score((weights[:, None] @ frames)[:, 0], output).float()
+    scores[:, 0] = -torch.inf  # START is no token of text
+    return weights, scores
 
 
 def _none(device: torch.device) -> Tokens:

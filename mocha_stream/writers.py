@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from .errors import MochaError
 from .sources import Source
 from .transcript import Transcript, Word, as_json
 
@@ -70,6 +71,22 @@ FORMATS: dict[str, Callable[[Source, Transcript], str]] = {
     "vtt": vtt,
     "ctm": ctm,
 }
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Writes a whole file or none: under a temporary name beside it first. Raises MochaError."""
+    temporary = path.with_name(
+        f".{path.name}.part"
+    )  # always the same, so that a later run clears up after a killed one
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise MochaError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
 
 
 def _timed_cues(words: tuple[Word, ...]) -> Iterator[tuple[int, int, str]]:

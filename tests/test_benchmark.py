@@ -18,6 +18,7 @@ from mocha_stream.model_folder import save_model
 from mocha_stream.recognizer import BUNDLED, Recognizer
 from mocha_stream.scores import ScoredWord, Span
 from mocha_stream.search import SCAN_BLOCK
+from mocha_stream.table import table
 from mocha_stream.transcript import Word
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
@@ -25,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 import benchmark
 import plot_alignment
 from benchmarks import attention, batch, memory, soak, speech, times, training, worker
-from benchmarks.table import table
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..errors import MissingExtraError
 from ..model import MochaModel
+from ..pictures import new_figure
 from ..tokenizer import Tokenizer
 from .data import Example
 
@@ -24,10 +26,9 @@ def expected_alignment(model: MochaModel, features: np.ndarray, tokens: list[int
 def draw(model: MochaModel, tokenizer: Tokenizer, examples: list[Example], chunk: int | None) -> Any:
     """A figure with the alignment of each example; None where matplotlib is not installed."""
     try:
-        from matplotlib.figure import Figure
-    except ImportError:
+        figure = new_figure(10, 3.5 * len(examples))
+    except MissingExtraError:
         return None
-    figure = Figure(figsize=(10, 3.5 * len(examples)), layout="constrained")
     for i, example in enumerate(examples):
         tokens = tokenizer.encode(example.text)
         alpha = expected_alignment(model, example.load(), tokens, chunk)

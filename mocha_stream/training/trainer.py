@@ -5,11 +5,9 @@ is shared among more processes, does what the undisturbed one does.
 """
 
 import json
-import lzma
 import math
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -23,12 +21,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..config import ModelConfig, to_toml
-from ..corpus import normalise
+from ..corpus import normalise, read_lines
 from ..errors import ConfigError, DataError
 from ..model import MochaModel
 from ..model_folder import load_model, save_model
 from ..search import GreedySearch, token_lists
 from ..tokenizer import Tokenizer
+from ..writers import write_whole
 from .augment import augment
 from .data import Example, feature_statistics, make_batches, pad, read_examples, share
 from .losses import Batch, Losses, compute, text_loss
@@ -116,9 +115,9 @@ class Trainer:
         if self.rank == 0 and not (self.resume and path.exists()):
             lines = [group[0].text for group in self.variants]
             if texts:
-                lines = [normalise(line) for text in texts for line in _read_lines(text)]
+                lines = [normalise(line) for text in texts for line in read_lines(text)]
             tokenizer = Tokenizer.train(lines, self.recipe.model.vocab_size)
-            _write_whole(path, tokenizer.serialized)
+            write_whole(path, tokenizer.serialized)
         if self.world > 1:
             dist.barrier()
         return Tokenizer.load(path)
@@ -127,7 +126,7 @@ class Trainer:
         """The lines for the decoder's loss on text."""
         if self.recipe.loss.text == 0:
             return []
-        lines = [normalise(line) for path in paths for line in _read_lines(path)]
+        lines = [normalise(line) for path in paths for line in read_lines(path)]
         if not any(lines):
             raise ConfigError("loss.text is above 0 but data.text names no text; name files, or set loss.text=0")
         return [line for line in lines if line]
@@ -473,21 +472,6 @@ def _group(examples: list[Example], shortest: float, longest: float) -> list[lis
         if shortest <= example.num_frames <= longest and example.text:
             groups.setdefault(example.id, []).append(example)
     return [groups[name] for name in sorted(groups)]
-
-
-def _read_lines(path: Path) -> Iterator[str]:
-    opener = lzma.open if path.suffix == ".xz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            yield from file
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); expected a text file, plain or .xz") from None
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    part.rename(path)
 
 
 class _Log:

@@ -16,9 +16,9 @@ from mocha_stream.attention import hard_chunkwise, hard_monotonic, soft_monotoni
 from mocha_stream.config import EncoderConfig, ModelConfig
 from mocha_stream.model import MochaModel
 from mocha_stream.search import MAX_TOKENS_PER_FRAME, GreedySearch
+from mocha_stream.table import table
 
 from .memory import in_child, peak_mib, resident_mib
-from .table import table
 
 LENGTHS = (100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 BATCH, STEPS = 4, 10

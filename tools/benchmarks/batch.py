@@ -17,9 +17,9 @@ from mocha_stream.errors import ModelError
 from mocha_stream.jobs import transcribe_in_processes
 from mocha_stream.recognizer import Recognizer
 from mocha_stream.segment import BATCH_S
+from mocha_stream.table import table
 
 from .speech import PEERS, choose, convert, work
-from .table import table
 
 NAMES = ("pocketsphinx", "faster-whisper tiny.en")
 """Of the others, those that work on files by the thousand."""

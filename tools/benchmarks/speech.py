@@ -22,8 +22,7 @@ from mocha_stream.errors import ConfigError, ModelError
 from mocha_stream.evaluate import STREAM_BLOCK_S, word_aligner
 from mocha_stream.recognizer import Recognizer
 from mocha_stream.scores import Errors, count_errors, matching_words
-
-from .table import table
+from mocha_stream.table import table
 
 TOOLS = Path(__file__).resolve().parents[1]
 

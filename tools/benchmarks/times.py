@@ -17,9 +17,8 @@ from mocha_stream.corpus import read_corpus
 from mocha_stream.errors import MissingExtraError
 from mocha_stream.evaluate import Blocks, measure, measure_whole
 from mocha_stream.recognizer import Recognizer
-from mocha_stream.scores import ScoredWord, Span
-
-from .table import table
+from mocha_stream.scores import ScoredWord, Span, start_errors, summary
+from mocha_stream.table import table
 
 RATE = 16_000
 HEADER = ("", "words", "start off, median", "p90", "mean", "shown after its end, median", "p95")
@@ -79,9 +78,10 @@ def run(data: Path, limit: int, model: Path | None) -> None:
 
 
 def _cells(words: list[ScoredWord]) -> list[str]:
-    starts = np.array([word.start_error_s for word in words if word.start_error_s is not None])
-    delays = np.array([word.delay_s for word in words if word.delay_s is not None])
-    if not len(starts):
+    starts, late = start_errors(words), summary([w.start_error_s for w in words if w.start_error_s is not None])
+    delays = summary([word.delay_s for word in words if word.delay_s is not None])
+    if starts is None or late is None:
         return ["0", *"-----"]
-    cells = [str(len(starts)), *(f"{np.percentile(np.abs(starts), p):.2f}" for p in (50, 90)), f"{starts.mean():+.2f}"]
-    return cells + ([f"{np.percentile(delays, p):.2f}" for p in (50, 95)] if len(delays) else ["-", "-"])
+    off = [f"{starts[name] / 1000:.2f}" for name in ("p50", "p90")]
+    cells = [f"{starts['num_words']}", *off, f"{late['mean']:+.2f}"]
+    return cells + ([f"{delays[name]:.2f}" for name in ("p50", "p95")] if delays else ["-", "-"])
