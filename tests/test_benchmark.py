@@ -6,11 +6,14 @@ import sys
 from itertools import count
 from pathlib import Path
 
+import benchmark
 import numpy as np
+import plot_alignment
 import pytest
 import soundfile
 import tiny
 import torch
+from benchmarks import attention, batch, memory, soak, speech, times, training, worker
 
 from mocha_stream.corpus import Utterance, read_corpus
 from mocha_stream.errors import ConfigError, MissingExtraError
@@ -20,12 +23,6 @@ from mocha_stream.scores import ScoredWord, Span
 from mocha_stream.search import SCAN_BLOCK
 from mocha_stream.table import table
 from mocha_stream.transcript import Word
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
-
-import benchmark
-import plot_alignment
-from benchmarks import attention, batch, memory, soak, speech, times, training, worker
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

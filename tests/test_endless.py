@@ -1,12 +1,12 @@
 """Hours of sound, with the model that comes along: times that do not drift, silence that costs little, any format."""
 
-import resource
 import time
 
 import jiwer
 import numpy as np
 import pytest
 import soxr
+from benchmarks.memory import resident_mib
 from test_cli import needs_model
 from test_live_sound import recordings
 
@@ -48,11 +48,11 @@ def test_an_hour_later(recognizer, speech):
     first = words(feed(session, spoken, rate))
     for silence in (minute[len(spoken) :], minute):
         feed(session, silence, rate)
-    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before_mib = resident_mib()
     for _ in range(62):
         assert not feed(session, minute, rate)
     later = words(feed(session, spoken, rate))
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before_kib + 5_000
+    assert resident_mib() < before_mib + 5
     assert [word.word for word in later] == [word.word for word in first]
     offsets = [
         [after.start_s - word.start_s, after.end_s - word.end_s] for word, after in zip(first, later, strict=True)

@@ -29,6 +29,7 @@ class Losses(NamedTuple):
     ctc: Tensor
     quantity: Tensor  # expected stops too few or too many
     synchrony: Tensor  # frames between the expected stops and those of CTC; 0 unless asked for
+    consistency: Tensor  # between what CTC says of two views of an utterance; 0 unless the batch has them
 
 
 class Diagnosis(NamedTuple):
@@ -40,9 +41,15 @@ class Diagnosis(NamedTuple):
 
 
 def compute(
-    model: MochaModel, batch: Batch, chunk: int | None, noise: float, smoothing: float, synchronous: bool
+    model: MochaModel,
+    batch: Batch,
+    chunk: int | None,
+    noise: float,
+    smoothing: float,
+    synchronous: bool,
+    paired: bool = False,
 ) -> tuple[Losses, Diagnosis, Alignment]:
-    """Everything from one pass over a batch of utterances."""
+    """Everything from one pass over a batch of utterances; of a `paired` one, each half is a view of the same."""
     frames, lengths = model.encoder(batch.features, batch.feature_lengths, chunk)
     ctc_log = model.ctc(frames).float().log_softmax(-1)
     states = model.decoder(batch.tokens)
@@ -55,12 +62,13 @@ def compute(
         ctc_log.transpose(0, 1), batch.tokens, lengths, batch.token_lengths, reduction="sum", zero_infinity=True
     )
     quantity = quantity_loss(alignment.alpha, batch.token_lengths)
+    consistency = consistency_loss(ctc_log, lengths) if paired else token.new_zeros(())
     synchrony, delay = token.new_zeros(()), token.new_zeros(())
     if synchronous:
         synchrony, delay = synchrony_loss(alignment.alpha, ctc_log.detach(), batch.tokens, lengths, batch.token_lengths)
     correct = (logits.detach()[real].argmax(-1) == batch.tokens[real]).sum()
     mass = alignment.alpha.detach()[:, :-1][real].sum()
-    return Losses(token, ctc, quantity, synchrony), Diagnosis(correct, mass, delay.detach()), alignment
+    return Losses(token, ctc, quantity, synchrony, consistency), Diagnosis(correct, mass, delay.detach()), alignment
 
 
 def text_loss(model: MochaModel, tokens: Tensor, token_lengths: Tensor) -> Tensor:
@@ -72,6 +80,18 @@ def text_loss(model: MochaModel, tokens: Tensor, token_lengths: Tensor) -> Tenso
     logits = model.decoder.score(states.new_zeros(*states.shape[:2], model.config.encoder.width), states).float()
     real = length_mask(token_lengths, tokens.shape[1])
     return F.cross_entropy(logits[real], tokens[real], reduction="sum")
+
+
+def consistency_loss(ctc_log: Tensor, lengths: Tensor) -> Tensor:
+    """How far CTC differs between two views of the same utterances, the halves of (2B, S, V) log-probabilities.
+
+    Consistency-regularised CTC (Yao et al. 2024, arXiv 2410.05101): the divergence of each view from the other one,
+    which is taken as given, summed over frames and both directions. What one view masks, the other one teaches.
+    """
+    first, second = ctc_log[length_mask(lengths, ctc_log.shape[1])].chunk(2)
+    return F.kl_div(first, second.detach(), reduction="sum", log_target=True) + F.kl_div(
+        second, first.detach(), reduction="sum", log_target=True
+    )
 
 
 def quantity_loss(alpha: Tensor, token_lengths: Tensor) -> Tensor:

@@ -51,13 +51,16 @@ class LossConfig:
     """Part of the run after which CTC is trusted to say where tokens end."""
     noise: float = 1.0
     """Standard deviation, on the stop energies."""
+    consistency: float = 0.0
+    """Weight of the divergence between two views of each utterance; above 0, a batch holds each of its utterances
+    twice, changed in two ways."""
     text: float = 0.0
     """Weight of the decoder's loss on the lines of `data.text`."""
 
     def __post_init__(self) -> None:
         check(0 <= self.ctc <= 1, f"loss.ctc is {self.ctc}; it is a share, 0 to 1")
         check(0 <= self.label_smoothing < 1, f"loss.label_smoothing is {self.label_smoothing}; expected 0 to below 1")
-        check_least(self, "loss", 0, "quantity", "synchrony", "noise", "synchrony_from", "text")
+        check_least(self, "loss", 0, "quantity", "synchrony", "noise", "synchrony_from", "consistency", "text")
 
 
 @dataclass(frozen=True)

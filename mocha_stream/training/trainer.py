@@ -69,6 +69,7 @@ class Trainer:
 
     def __init__(self, recipe: Recipe, root: Path, rank: int, world: int, device: torch.device, resume: bool = False):
         self.recipe, self.rank, self.world, self.device, self.resume = recipe, rank, world, device, resume
+        self.views = 2 if recipe.loss.consistency else 1  # of each utterance in a batch
         self.folder = root / recipe.run
         self.folder.mkdir(parents=True, exist_ok=True)
         data = recipe.data
@@ -195,9 +196,8 @@ class Trainer:
     def _run_epoch(self, log: "_Log") -> None:
         items = self._items(self.epoch)
         lengths = np.array([sum(example.num_frames for example in item) for item in items])
-        batches = make_batches(
-            lengths, round(self.recipe.training.batch_s * 100), self.epoch, self.recipe.training.seed
-        )
+        frames_per_batch = round(self.recipe.training.batch_s * 100 / self.views)
+        batches = make_batches(lengths, frames_per_batch, self.epoch, self.recipe.training.seed)
         batches = [batch for batch in batches if len(batch) >= self.world]
         progress = tqdm(
             range(self.position, len(batches)),
@@ -211,7 +211,7 @@ class Trainer:
             started = time.perf_counter()
             batch = batches[self.position]
             mine = [items[i] for i in share(batch, lengths, self.rank, self.world)]
-            num_tokens = sum(len(self._target(items[i])) for i in batch)
+            num_tokens = self.views * sum(len(self._target(items[i])) for i in batch)
             values = self._train_step(self._load(mine), num_tokens, (self.epoch + self.position / len(batches)))
             values |= {
                 "step": self.step,
@@ -244,15 +244,16 @@ class Trainer:
         return [token for example in item for token in self.targets[example.text]]
 
     def _load(self, items: list[list[Example]]) -> Batch:
-        """Reads and augments the features of this process's share of a batch."""
+        """Reads and augments the features of this process's share of a batch: first all of one view, then the next."""
         training = self.recipe.training
-        rows = []
+        views: list[list[np.ndarray]] = [[] for _ in range(self.views)]
         for item in items:
             random = np.random.default_rng((training.seed, self.epoch, *item[0].id.encode()))
             features = np.concatenate([example.load() for example in item])
-            rows.append(augment(features, self.mean, self.recipe.augment, random))
-        features, lengths = pad(rows, 64)
-        tokens, token_lengths = pad([np.array(self._target(item), np.int64) for item in items], 8)
+            for rows in views:
+                rows.append(augment(features, self.mean, self.recipe.augment, random))
+        features, lengths = pad([row for rows in views for row in rows], 64)
+        tokens, token_lengths = pad([np.array(self._target(item), np.int64) for item in items] * self.views, 8)
         return Batch(*(torch.from_numpy(part).to(self.device) for part in (features, lengths, tokens, token_lengths)))
 
     def _train_step(self, batch: Batch, num_tokens: int, progress: float) -> dict[str, float]:
@@ -269,7 +270,9 @@ class Trainer:
         self.model.train()
         synchronous = loss.synchrony > 0 and progress >= loss.synchrony_from * training.epochs
         with torch.autocast(self.device.type, torch.bfloat16, enabled=training.bfloat16):
-            losses, diagnosis, _ = compute(self.model, batch, chunk, loss.noise, loss.label_smoothing, synchronous)
+            losses, diagnosis, _ = compute(
+                self.model, batch, chunk, loss.noise, loss.label_smoothing, synchronous, self.views == 2
+            )
         total = self._total(losses) / max(1, num_tokens)
         text = self._text_loss()
         total = total + loss.text * text
@@ -281,7 +284,7 @@ class Trainer:
         if bool(torch.isfinite(norm)):
             for optimizer in self.optimizers:
                 optimizer.step()
-        value, token, ctc, quantity, synchrony, correct, mass, delay, text_value = (float(part) for part in sums)
+        value, token, ctc, quantity, synchrony, consistency, correct, mass, delay, text_value = sums.tolist()
         n = max(1, num_tokens)
         return {
             "loss": value,
@@ -289,6 +292,7 @@ class Trainer:
             "ctc": ctc / n,
             "quantity": quantity / n,
             "synchrony": synchrony / n,
+            "consistency": consistency / n,
             "text": text_value,
             "accuracy": correct / n,
             "mass": mass / n,
@@ -305,6 +309,7 @@ class Trainer:
             + weights.ctc * losses.ctc
             + weights.quantity * losses.quantity
             + weights.synchrony * losses.synchrony
+            + weights.consistency * losses.consistency
         )
 
     def _text_loss(self) -> Tensor:

@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 from tiny import MELS, random_model
 
 from mocha_stream.attention import hard_monotonic, soft_monotonic
-from mocha_stream.training.losses import Batch, compute, ctc_spans, ctc_stops, quantity_loss, synchrony_loss, text_loss
+from mocha_stream.training.losses import (
+    Batch,
+    compute,
+    consistency_loss,
+    ctc_spans,
+    ctc_stops,
+    quantity_loss,
+    synchrony_loss,
+    text_loss,
+)
 
 
 def batch(sizes: list[tuple[int, int]], extra: int = 0, padding: float = 1e4) -> Batch:
@@ -36,7 +45,7 @@ def losses(model, items: Batch, chunk: int | None = 2, smoothing: float = 0.1):
 def test_a_batch_is_its_rows_one_by_one(sizes, extra, energy, chunk):
     model, items = random_model(energy=energy).double(), batch(sizes, extra)
     whole, diagnosis, _ = losses(model, items, chunk)
-    total, seen = torch.zeros(4).double(), torch.zeros(3).double()
+    total, seen = torch.zeros(5).double(), torch.zeros(3).double()
     for row, (length, count) in enumerate(sizes):
         alone = Batch(
             items.features[row : row + 1, :length],
@@ -108,7 +117,7 @@ def test_saturated_energies_have_finite_gradients(r):
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
     # All 7 tokens stop or none does; the query after the last token should not.
     assert float(diagnosis.mass) == pytest.approx(7 if r > 0 else 0)
-    assert float(parts.quantity) == pytest.approx(2 if r > 0 else 7)
+    assert parts.quantity.item() == pytest.approx(2 if r > 0 else 7)
 
 
 def test_quantity_counts_missing_stops_and_those_after_the_end():
@@ -137,6 +146,26 @@ def test_synchrony_measures_frames_between_expected_stops_and_ctc():
     absolute, signed = synchrony_loss(alpha, log, tokens, torch.tensor([8]), torch.tensor([3]))
     assert float(absolute) == pytest.approx(0 + 0.5 + 1.5)
     assert float(signed) == pytest.approx(0 + 0.5 - 1.5)
+
+
+def test_consistency_is_the_divergence_between_the_halves_of_a_batch():
+    """Summed over frames and both directions; frames after the end of a row do not count."""
+    log = torch.tensor([[[0.5, 0.5], [0.9, 0.1]], [[0.25, 0.75], [0.2, 0.8]]]).log().requires_grad_()
+    p, q = torch.tensor([0.5, 0.5]), torch.tensor([0.25, 0.75])
+    loss = consistency_loss(log, torch.tensor([1, 1]))
+    assert float(loss) == pytest.approx(float((p * (p / q).log()).sum() + (q * (q / p).log()).sum()))
+    loss.backward()  # each view learns from the other one, as if that were the truth
+    torch.testing.assert_close(log.grad[:, 0], torch.stack([-q, -p]))
+    assert not log.grad[:, 1].any()
+    assert float(consistency_loss(log[:1].repeat(2, 1, 1), torch.tensor([2, 2]))) == pytest.approx(0, abs=1e-6)
+
+
+def test_views_are_compared_where_the_batch_has_them():
+    model, items = random_model().eval(), batch([(80, 5), (80, 5)])
+    items = items._replace(features=items.features.float(), tokens=items.tokens[:1].repeat(2, 1))
+    parts = [compute(model, items, 2, 0.0, 0.0, False, paired)[0] for paired in (False, True)]
+    assert parts[0].consistency == 0 < parts[1].consistency
+    assert parts[0][:4] == parts[1][:4]
 
 
 def test_ctc_stops_where_there_is_no_path():

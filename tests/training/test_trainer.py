@@ -216,8 +216,8 @@ def test_a_finished_run_may_be_resumed(undisturbed):
 @pytest.mark.slow
 def test_two_processes_give_the_same_loss_as_one(speech, tmp_path):
     plain = {
-        "loss": {"noise": 0.0, "synchrony": 0.1, "synchrony_from": 0.5, "text": 0.3},
-        "training": {"epochs": 2, "batch_s": 6.0},
+        "loss": {"noise": 0.0, "synchrony": 0.1, "synchrony_from": 0.5, "consistency": 0.2, "text": 0.3},
+        "training": {"epochs": 2, "batch_s": 12.0},
     }
     paths = []
     for number in (1, 2):
@@ -233,9 +233,9 @@ def test_two_processes_give_the_same_loss_as_one(speech, tmp_path):
     one, two = log(paths[0]), log(paths[1])
     assert len(one) == len(two) > 8
     for a, b in zip(one, two, strict=True):
-        for name in ("loss", "token", "ctc", "quantity", "synchrony", "text", "accuracy", "mass", "gradient_norm"):
+        for name in a.keys() - {"seconds"}:
             assert b[name] == pytest.approx(a[name], rel=1e-4, abs=1e-4), (a["step"], name)
-        assert b["audio_s"] == a["audio_s"]
+        assert a["consistency"] > 0
     assert Recognizer.load(paths[1].parent / "run" / "model")
 
 
