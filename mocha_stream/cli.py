@@ -130,9 +130,9 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def train(options: argparse.Namespace) -> int:
-    from .config import read_toml, set_values
+    from .training.recipe import read_recipe
 
-    set_values(read_toml(options.recipe), options.set)  # a mistake in them is told before torch is loaded
+    read_recipe(options.recipe, options.set)  # a mistake in it is told before torch is loaded
     from .training.trainer import train
 
     train(options.recipe, options.resume, options.set)

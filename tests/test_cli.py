@@ -447,10 +447,11 @@ def test_train(tmp_path, monkeypatch):
     asked = []
     stand_in(monkeypatch, "training.trainer", train=lambda *arguments: asked.append(arguments))
     recipe = tmp_path / "recipe.toml"
-    recipe.write_text("")
+    recipe.write_text('run = "run"\n[data]\ntrain = ["a"]\ndev = "b"\ncache = "c"\n')
     assert main(["train", str(recipe)]) == 0
-    assert main(["train", str(recipe), "--resume", "--set", "a.b=1", "c=2", "--set", "d=x"]) == 0
-    assert asked == [(recipe, False, []), (recipe, True, ["a.b=1", "c=2", "d=x"])]
+    settings = ["loss.ctc=1", "training.seed=2", "name=x"]
+    assert main(["train", str(recipe), "--resume", "--set", *settings[:2], "--set", settings[2]]) == 0
+    assert asked == [(recipe, False, []), (recipe, True, settings)]
 
 
 def test_live_and_devices(fake, tmp_path, capsys, monkeypatch):

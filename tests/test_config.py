@@ -3,7 +3,6 @@
 import datetime
 import tomllib
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -20,11 +19,7 @@ from mocha_stream.config import (
     set_values,
     to_toml,
 )
-from mocha_stream.errors import ConfigError, MochaError
-from mocha_stream.training.recipe import Recipe, read_recipe
-
-RECIPES = sorted((Path(__file__).parents[1] / "recipes").rglob("*.toml"))
-SMALL = {"run": "run", "data": {"train": ["a"], "dev": "b", "cache": "c"}}
+from mocha_stream.errors import ConfigError
 
 
 @settings(deadline=None)
@@ -51,12 +46,6 @@ def test_what_is_written_is_read_back(rate, hop, chunks, dropout, init_r):
 def test_any_text_is_read_back(text):
     values = {"name": text, "table": {"name": text, "list": [text]}}
     assert tomllib.loads(to_toml(values)) == values
-
-
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
-def test_recipes_are_whole_and_are_read_back(path):
-    recipe = read_recipe(path, [])
-    assert from_dict(Recipe, tomllib.loads(to_toml(recipe)), "x") == recipe
 
 
 @pytest.mark.parametrize(
@@ -144,49 +133,6 @@ def test_assignments_that_are_none(assignment):
 def test_values_of_every_kind_of_toml_survive_assignments():
     values = {"day": datetime.date(2026, 1, 2), "at": datetime.time(1, 2), "x": float("inf")}
     assert set_values(values, ["y=1"]) == {**values, "y": 1}
-
-
-# ---------------------------------------------------------------- recipes
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (["training.epoch=3"], "did you mean 'epochs'?"),
-        (["trainin.epochs=3"], "did you mean 'training'?"),
-        (["model.encoder.widht=3"], "model: encoder: unknown setting 'widht'"),
-        (["training.epochs=0"], "training.epochs is 0"),
-        (["training.epochs=ten"], "training: epochs is 'ten'; expected a whole number"),
-        (["data.train=[]"], "data.train is empty"),
-        (["data.train=here"], "data: train is 'here'; expected a list"),
-        (["data.speeds=[]"], "data.speeds is empty"),
-        (["data.speeds=[0.1]"], "expected 0.5 to 2"),
-        (["loss.ctc=1.5"], "loss.ctc is 1.5"),
-        (["augment.time_mask=-1"], "augment.time_mask is -1"),
-        (["data=3"], "data"),
-        (["run=3"], "run is 3; expected text in quotes"),
-    ],
-)
-def test_mistakes_in_recipes_are_told_in_one_line(tmp_path, changes, message):
-    path = tmp_path / "recipe.toml"
-    path.write_text(to_toml(SMALL))
-    assert read_recipe(path, []).training.epochs == 60
-    with pytest.raises(MochaError) as caught:
-        read_recipe(path, changes)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("missing", ["run", "data", "train", "dev", "cache"])
-def test_settings_that_a_recipe_has_to_have(tmp_path, missing):
-    values = {
-        key: {name: item for name, item in value.items() if name != missing} if isinstance(value, dict) else value
-        for key, value in SMALL.items()
-        if key != missing
-    }
-    (tmp_path / "recipe.toml").write_text(to_toml(values))
-    with pytest.raises(ConfigError, match=f"setting '{missing}' is missing"):
-        read_recipe(tmp_path / "recipe.toml", [])
 
 
 def test_settings_are_plain_values():

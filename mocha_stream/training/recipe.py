@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..config import ModelConfig, check, check_least, from_dict, read_toml, set_values
 from .augment import AugmentConfig
@@ -113,13 +114,36 @@ class Recipe:
 def read_recipe(path: Path, assignments: list[str]) -> Recipe:
     """The recipe of a file, with `table.key=value` assignments on top.
 
+    A file whose first setting is `base = "other.toml"` has all settings of that one, from its own folder, but for
+    those it names.
+
     Raises:
         ConfigError: not a readable TOML file, an unknown or missing setting, or a value out of range.
     """
-    values = set_values(read_toml(path), assignments)
+    values = set_values(_read_with_base(path), assignments)
     for name in ("run", "data"):
         check(name in values, f"{path}: setting {name!r} is missing")
     check(isinstance(values["data"], dict), f"{path}: data is {values['data']!r}; expected a table of settings")
     for name in ("train", "dev", "cache"):
         check(name in values["data"], f"{path}: data: setting {name!r} is missing")
     return from_dict(Recipe, values, str(path))
+
+
+def _read_with_base(path: Path, *above: Path) -> dict[str, Any]:
+    values = read_toml(path)
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    check(isinstance(base, str), f"{path}: base is {base!r}; expected the name of another recipe")
+    below = (path.parent / base).resolve()
+    check(below not in (path.resolve(), *above), f"{path}: base is {base!r}, which is based on this file itself")
+    return _merge(_read_with_base(below, path.resolve(), *above), values)
+
+
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`below` with what `above` names in its place, table by table."""
+    merged = dict(below)
+    for name, value in above.items():
+        both = isinstance(value, dict) and isinstance(below.get(name), dict)
+        merged[name] = _merge(below[name], value) if both else value
+    return merged

@@ -1,0 +1,104 @@
+"""Recipes: those of the project are whole, one may rest on another, and mistakes are told in one line."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from mocha_stream.config import from_dict, to_toml
+from mocha_stream.errors import ConfigError
+from mocha_stream.training.recipe import Recipe, read_recipe
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.toml"))
+SMALL = {"run": "run", "data": {"train": ["a"], "dev": "b", "cache": "c"}}
+
+BASE = """
+run = "run"
+[data]
+train = ["set"]
+dev = "dev"
+cache = "cache"
+[model.encoder]
+width = 32
+dropout = 0.3
+[loss]
+text = 0.3
+"""
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
+def test_recipes_are_whole_and_are_read_back(path):
+    recipe = read_recipe(path, [])
+    assert from_dict(Recipe, tomllib.loads(to_toml(recipe)), "x") == recipe
+
+
+def test_a_recipe_has_the_settings_of_its_base_but_for_those_it_names(tmp_path):
+    below = tmp_path / "below"
+    below.mkdir()
+    (below / "base.toml").write_text(BASE)
+    (tmp_path / "middle.toml").write_text('base = "below/base.toml"\nrun = "other"\n[model.encoder]\nwidth = 64\n')
+    (tmp_path / "top.toml").write_text('base = "middle.toml"\n[data]\ntrain = ["more"]\n')
+    recipe = read_recipe(tmp_path / "top.toml", ["loss.text=0"])
+    assert (recipe.run, recipe.data.train, recipe.data.dev) == ("other", ("more",), "dev")
+    assert (recipe.model.encoder.width, recipe.model.encoder.dropout, recipe.loss.text) == (64, 0.3, 0)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("base = 3", "base is 3; expected the name of another recipe"),
+        ('base = "none.toml"', "none.toml: cannot be read"),
+        ('base = "top.toml"', "which is based on this file itself"),
+        ('base = "round.toml"', "which is based on this file itself"),
+        ('base = "base.toml"\n[model.encoder]\nwidht = 3', "unknown setting 'widht'; did you mean 'width'?"),
+        ('base = "base.toml"\nmodel = 3', "model is 3; expected a table of settings"),
+    ],
+)
+def test_mistakes_in_the_chain_of_bases(tmp_path, text, message):
+    (tmp_path / "base.toml").write_text(BASE)
+    (tmp_path / "round.toml").write_text('base = "top.toml"')
+    (tmp_path / "top.toml").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_recipe(tmp_path / "top.toml", [])
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["training.epoch=3"], "did you mean 'epochs'?"),
+        (["trainin.epochs=3"], "did you mean 'training'?"),
+        (["model.encoder.widht=3"], "model: encoder: unknown setting 'widht'"),
+        (["training.epochs=0"], "training.epochs is 0"),
+        (["training.epochs=ten"], "training: epochs is 'ten'; expected a whole number"),
+        (["data.train=[]"], "data.train is empty"),
+        (["data.train=here"], "data: train is 'here'; expected a list"),
+        (["data.speeds=[]"], "data.speeds is empty"),
+        (["data.speeds=[0.1]"], "expected 0.5 to 2"),
+        (["loss.ctc=1.5"], "loss.ctc is 1.5"),
+        (["augment.time_mask=-1"], "augment.time_mask is -1"),
+        (["data=3"], "data"),
+        (["run=3"], "run is 3; expected text in quotes"),
+    ],
+)
+def test_mistakes_in_recipes_are_told_in_one_line(tmp_path, changes, message):
+    path = tmp_path / "recipe.toml"
+    path.write_text(to_toml(SMALL))
+    assert read_recipe(path, []).training.epochs == 60
+    with pytest.raises(ConfigError) as caught:
+        read_recipe(path, changes)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", ["run", "data", "train", "dev", "cache"])
+def test_settings_that_a_recipe_has_to_have(tmp_path, missing):
+    values = {
+        key: {name: item for name, item in value.items() if name != missing} if isinstance(value, dict) else value
+        for key, value in SMALL.items()
+        if key != missing
+    }
+    (tmp_path / "recipe.toml").write_text(to_toml(values))
+    with pytest.raises(ConfigError, match=f"setting '{missing}' is missing"):
+        read_recipe(tmp_path / "recipe.toml", [])
