@@ -1,6 +1,7 @@
 """A model on disk: a folder of `config.toml`, `model.safetensors`, `tokenizer.model` and `README.md`.
 
-Nothing in it is ever unpickled. Weights may be float16 on disk; they are float32 in memory.
+Nothing in it is ever unpickled. Weights may be float16 or int8 on disk; they are float32 in memory. An int8 matrix
+`NAME` has its steps beside it, `NAME.scale`: one float32 for each row, whose largest weight is 127 of them.
 """
 
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from .config import FORMAT_VERSION, ModelConfig, from_dict, read_toml, to_toml
 from .errors import ConfigError, ModelError
@@ -17,15 +18,25 @@ from .model import MochaModel
 from .tokenizer import Tokenizer
 
 FILES = ("config.toml", "model.safetensors", "tokenizer.model")
+STATISTICS = ("encoder.frontend.mean", "encoder.frontend.deviation")
+SCALE = ".scale"
 
 
 def save_model(model: MochaModel, tokenizer: Tokenizer, folder: Path, card: str, dtype: torch.dtype) -> None:
-    """Writes the folder; `card` is the text of its README.md, `dtype` that of the weights on disk."""
+    """Writes the folder; `card` is the text of its README.md.
+
+    Args:
+        dtype: of the weights on disk: torch.float32, float16 (half the size) or int8 (a quarter)
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text(f"format_version = {FORMAT_VERSION}\n{to_toml(model.config)}", encoding="utf-8")
-    weights = {name: tensor.detach().cpu().to(dtype).contiguous() for name, tensor in model.state_dict().items()}
-    for name in ("encoder.frontend.mean", "encoder.frontend.deviation"):
-        weights[name] = weights[name].float() if dtype == torch.float32 else model.state_dict()[name].cpu().float()
+    weights: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict().items():
+        tensor = tensor.cpu().float().contiguous()
+        if dtype == torch.int8 and tensor.dim() > 1:
+            weights[name], weights[name + SCALE] = _quantise(tensor)
+        else:  # vectors are a small part, and the statistics of the features reach far
+            weights[name] = tensor.half() if dtype == torch.float16 and name not in STATISTICS else tensor
     save_file(weights, folder / "model.safetensors")
     (folder / "tokenizer.model").write_bytes(tokenizer.serialized)
     (folder / "README.md").write_text(card, encoding="utf-8")
@@ -80,6 +91,14 @@ def _load_weights(model: nn.Module, path: Path) -> None:
         weights = load_file(path)
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path}: is no whole safetensors file ({error}); copy it anew") from None
+    for name in [name for name in weights if name.endswith(SCALE) and name.removesuffix(SCALE) in weights]:
+        scale, matrix = weights.pop(name), weights[name.removesuffix(SCALE)]
+        if scale.shape != matrix.shape[:1] or matrix.dtype != torch.int8:
+            raise ModelError(
+                f"{path}: weight {name} has shape {tuple(scale.shape)}; expected one step a row of an int8 matrix of "
+                f"shape {tuple(matrix.shape)}"
+            )
+        weights[name.removesuffix(SCALE)] = matrix * scale.view(-1, *[1] * (matrix.dim() - 1))
     expected = model.state_dict()
     for name, tensor in expected.items():
         if name not in weights:
@@ -94,3 +113,9 @@ def _load_weights(model: nn.Module, path: Path) -> None:
         if name not in expected:
             raise ModelError(f"{path}: weight {name} is unknown; the file is not of the model in config.toml")
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
+
+
+def _quantise(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The int8 weights of a matrix, or of any tensor by its first dimension, and the step of each row."""
+    scale = matrix.flatten(1).abs().amax(1).clamp(min=1e-12) / 127
+    return (matrix / scale.view(-1, *[1] * (matrix.dim() - 1))).round().to(torch.int8), scale

@@ -41,6 +41,41 @@ def test_what_is_saved_is_loaded(tmp_path, kind, energy):
     assert (tmp_path / "a" / "b" / "README.md").read_text() == "card"
 
 
+def test_int8_on_disk_is_off_by_half_a_step_at_most(tmp_path):
+    model = random_model()
+    with torch.no_grad():
+        model.ctc.weight[3] = 0  # a row without a largest weight
+    save_model(model, tokenizer(), tmp_path / "int8", "card", torch.int8)
+    save_model(model, tokenizer(), tmp_path / "full", "card", torch.float32)
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("int8", "full")]
+    assert sizes[0] < 0.6 * sizes[1]  # a quarter, but for the vectors and names of a small model
+    loaded, _ = load_model(tmp_path / "int8")
+    for name, tensor in loaded.state_dict().items():
+        original = model.state_dict()[name]
+        assert tensor.dtype == torch.float32
+        if tensor.dim() < 2:
+            assert torch.equal(tensor, original)
+        else:
+            step = original.flatten(1).abs().amax(1) / 127
+            assert ((tensor - original).flatten(1).abs().amax(1) <= step * 0.501).all(), name
+    # Saved once more, nothing is lost again.
+    save_model(loaded, tokenizer(), tmp_path / "again", "card", torch.int8)
+    for name, tensor in load_model(tmp_path / "again")[0].state_dict().items():
+        torch.testing.assert_close(tensor, loaded.state_dict()[name], rtol=1e-6, atol=0)
+
+
+def test_a_step_that_does_not_fit_its_matrix_is_told(tmp_path):
+    save_model(random_model(), tokenizer(), tmp_path, "card", torch.int8)
+    weights = load_file(tmp_path / "model.safetensors")
+    for spoiled in (weights["ctc.weight.scale"][1:], weights["ctc.weight.scale"][:, None]):
+        save_file({**weights, "ctc.weight.scale": spoiled.contiguous()}, tmp_path / "model.safetensors")
+        with pytest.raises(ModelError, match=r"weight ctc\.weight\.scale has shape"):
+            load_model(tmp_path)
+    save_file({k: v for k, v in weights.items() if k != "ctc.weight.scale"}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=r"weight ctc\.weight holds what is no finite number"):
+        load_model(tmp_path)
+
+
 def test_float16_on_disk_is_float32_in_memory_and_nearly_the_same(tmp_path):
     model = random_model()
     save_model(model, tokenizer(), tmp_path / "half", "card", torch.float16)

@@ -69,6 +69,8 @@ class TrainingConfig:
     epochs: int = 60
     batch_s: float = 140.0
     """Seconds of audio in a batch, padding included, over all processes."""
+    accumulate: int = 1
+    """Parts that each process takes its share of a batch in, one after the other: as much less memory."""
     learning_rate: float = 1.5e-3
     warmup_steps: int = 500
     weight_decay: float = 0.01
@@ -77,6 +79,8 @@ class TrainingConfig:
     """Epochs at the end whose weights are averaged."""
     checkpoint_steps: int = 250
     picture_epochs: int = 5
+    weights: str = "float16"
+    """Of the finished model: `float32`, `float16` or `int8`."""
     bfloat16: bool = True
     """Mixed precision; on CPUs worth it only where they have AMX or AVX512-BF16."""
     seed: int = 1
@@ -85,6 +89,7 @@ class TrainingConfig:
         for name in (
             "epochs",
             "batch_s",
+            "accumulate",
             "learning_rate",
             "clip_norm",
             "average",
@@ -92,6 +97,8 @@ class TrainingConfig:
             "picture_epochs",
         ):
             check(getattr(self, name) > 0, f"training.{name} is {getattr(self, name)}; expected more than 0")
+        kinds = ("float32", "float16", "int8")
+        check(self.weights in kinds, f"training.weights is {self.weights!r}; expected one of {', '.join(kinds)}")
         check(self.warmup_steps >= 0, f"training.warmup_steps is {self.warmup_steps}; expected 0 or more")
 
 

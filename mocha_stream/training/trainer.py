@@ -4,13 +4,13 @@ All chance is a function of the seed and the step or utterance, never of what ra
 is shared among more processes, does what the undisturbed one does.
 """
 
-import json
 import math
 import os
+import resource
+import sys
 import time
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
 
 import jiwer
 import numpy as np
@@ -30,13 +30,16 @@ from ..tokenizer import Tokenizer
 from ..writers import write_whole
 from .augment import augment
 from .data import Example, feature_statistics, make_batches, pad, read_examples, share
-from .losses import Batch, Losses, compute, text_loss
-from .pictures import draw, save
+from .losses import Batch, Diagnosis, Losses, compute, text_loss
+from .pictures import draw
 from .recipe import Recipe, read_recipe
-from .run_log import whole_lines
+from .run_writer import RunWriter
 
 LONGEST_TEXT = 100
 """Tokens of a line of text that the decoder learns from; the rest of the line is left out."""
+
+TIMED_STEPS = 20
+"""Steps after which a run tells its speed and memory."""
 
 PREVIEW_CHUNK = 8
 """Encoder frames of a chunk when the dev set is decoded after an epoch."""
@@ -108,6 +111,7 @@ class Trainer:
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizers = self._optimizers()
         self.step, self.epoch, self.position = 0, 0, 0
+        self.timed: list[tuple[float, float]] = []  # seconds of audio in the first steps, and seconds they took
 
     # ------------------------------------------------------------ preparation
 
@@ -171,7 +175,7 @@ class Trainer:
         if self.rank == 0:
             (self.folder / "recipe.toml").write_text(to_toml(self.recipe), encoding="utf-8")
             print(self._summary(), flush=True)
-        with _Log(self.folder, self.rank, self.step) as log:
+        with RunWriter(self.folder, self.rank, self.step) as log:
             while self.epoch < training.epochs:
                 self._run_epoch(log)
                 self.epoch, self.position = self.epoch + 1, 0
@@ -193,11 +197,22 @@ class Trainer:
             f"{self.world} process(es) on {self.device.type}, from epoch {self.epoch} step {self.step}"
         )
 
-    def _run_epoch(self, log: "_Log") -> None:
-        items = self._items(self.epoch)
+    def _speed(self) -> str:
+        audio_s, seconds = np.sum(self.timed, axis=0)
+        if self.device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(self.device)
+        else:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return (
+            f"the first {len(self.timed)} steps: {audio_s / seconds:.0f} s of audio a second, "
+            f"at most {peak / 2**30:.1f} GiB in this process"
+        )
+
+    def _run_epoch(self, log: RunWriter) -> None:
+        training, items = self.recipe.training, self._items(self.epoch)
         lengths = np.array([sum(example.num_frames for example in item) for item in items])
-        frames_per_batch = round(self.recipe.training.batch_s * 100 / self.views)
-        batches = make_batches(lengths, frames_per_batch, self.epoch, self.recipe.training.seed)
+        frames_per_batch = round(training.batch_s * 100 / self.views)
+        batches = make_batches(lengths, frames_per_batch, self.epoch, training.seed)
         batches = [batch for batch in batches if len(batch) >= self.world]
         progress = tqdm(
             range(self.position, len(batches)),
@@ -210,9 +225,13 @@ class Trainer:
         for self.position in progress:
             started = time.perf_counter()
             batch = batches[self.position]
-            mine = [items[i] for i in share(batch, lengths, self.rank, self.world)]
+            parts = [
+                self._load([items[i] for i in rows])
+                for part in range(training.accumulate)
+                if len(rows := share(batch, lengths, part * self.world + self.rank, training.accumulate * self.world))
+            ]
             num_tokens = self.views * sum(len(self._target(items[i])) for i in batch)
-            values = self._train_step(self._load(mine), num_tokens, (self.epoch + self.position / len(batches)))
+            values = self._train_step(parts, num_tokens, self.epoch + self.position / len(batches))
             values |= {
                 "step": self.step,
                 "epoch": self.epoch + 1,
@@ -222,7 +241,11 @@ class Trainer:
             log.step(values)
             progress.set_postfix(loss=f"{values['loss']:.3f}", refresh=False)
             self.step += 1
-            if self.step % self.recipe.training.checkpoint_steps == 0 and self.position + 1 < len(batches):
+            if len(self.timed) < TIMED_STEPS:
+                self.timed.append((values["audio_s"], values["seconds"]))
+                if len(self.timed) == TIMED_STEPS and self.rank == 0:
+                    progress.write(self._speed())
+            if self.step % training.checkpoint_steps == 0 and self.position + 1 < len(batches):
                 self.position += 1
                 self._save_checkpoint()
 
@@ -256,8 +279,8 @@ class Trainer:
         tokens, token_lengths = pad([np.array(self._target(item), np.int64) for item in items] * self.views, 8)
         return Batch(*(torch.from_numpy(part).to(self.device) for part in (features, lengths, tokens, token_lengths)))
 
-    def _train_step(self, batch: Batch, num_tokens: int, progress: float) -> dict[str, float]:
-        """One update; returns what the log shows of it. `progress` counts epochs."""
+    def _train_step(self, parts: list[Batch], num_tokens: int, progress: float) -> dict[str, float]:
+        """One update from a batch in parts; returns what the log shows of it. `progress` counts epochs."""
         loss, training = self.recipe.loss, self.recipe.training
         torch.manual_seed(hash((training.seed, self.step, self.rank)) % 2**63)
         chunks = [*self.recipe.model.encoder.chunks, None]
@@ -269,16 +292,20 @@ class Trainer:
 
         self.model.train()
         synchronous = loss.synchrony > 0 and progress >= loss.synchrony_from * training.epochs
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=training.bfloat16):
-            losses, diagnosis, _ = compute(
-                self.model, batch, chunk, loss.noise, loss.label_smoothing, synchronous, self.views == 2
-            )
-        total = self._total(losses) / max(1, num_tokens)
-        text = self._text_loss()
-        total = total + loss.text * text
         self.model.zero_grad()
-        total.backward()
-        sums = torch.stack([part.detach().float() for part in (total, *losses, *diagnosis, text)])
+        text = self._text_loss()
+        if text.requires_grad:
+            (loss.text * text).backward()
+        sums = torch.zeros(2 + len(Losses._fields) + len(Diagnosis._fields), device=self.device)
+        sums[0], sums[-1] = loss.text * text.detach(), text.detach()
+        for batch in parts:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=training.bfloat16):
+                losses, diagnosis, _ = compute(
+                    self.model, batch, chunk, loss.noise, loss.label_smoothing, synchronous, self.views == 2
+                )
+            total = self._total(losses) / max(1, num_tokens)
+            total.backward()
+            sums[:-1] += torch.stack([value.detach().float() for value in (total, *losses, *diagnosis)])
         norm = self._share_gradients(sums)
         torch.nn.utils.clip_grads_with_norm_(self.parameters, training.clip_norm, norm)
         if bool(torch.isfinite(norm)):
@@ -443,7 +470,9 @@ class Trainer:
         self.model.load_state_dict(averaged)
         wer = self._decode_dev()
         if self.rank == 0:
-            save_model(self.model, self.tokenizer, folder, self._card(wer), torch.float16)
+            save_model(
+                self.model, self.tokenizer, folder, self._card(wer), getattr(torch, self.recipe.training.weights)
+            )
             print(f"{folder}: {self.epoch} epochs, {wer}", flush=True)
         return folder
 
@@ -477,60 +506,3 @@ def _group(examples: list[Example], shortest: float, longest: float) -> list[lis
         if shortest <= example.num_frames <= longest and example.text:
             groups.setdefault(example.id, []).append(example)
     return [groups[name] for name in sorted(groups)]
-
-
-class _Log:
-    """One JSON line a step in `log.jsonl`, one an epoch in `epochs.jsonl`, and scalars for TensorBoard."""
-
-    def __init__(self, folder: Path, rank: int, step: int):
-        self.folder, self.enabled, self.first_step = folder, rank == 0, step
-        self.writer = None
-
-    def __enter__(self) -> "_Log":
-        if self.enabled:
-            path = self.folder / "log.jsonl"
-            kept = [line for line in whole_lines(path) if json.loads(line)["step"] < self.first_step]
-            path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-            self.file = path.open("a", encoding="utf-8", buffering=1)
-            self.writer = _tensorboard(self.folder)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.enabled:
-            self.file.close()
-        if self.writer is not None:
-            self.writer.close()
-
-    def step(self, values: dict[str, float]) -> None:
-        if not self.enabled:
-            return
-        self.file.write(json.dumps(values) + "\n")
-        if self.writer is not None:
-            for name, value in values.items():
-                self.writer.add_scalar(f"train/{name}", value, int(values["step"]))
-
-    def epoch(self, epoch: int, step: int, wer: dict[str, float]) -> None:
-        if not self.enabled:
-            return
-        path = self.folder / "epochs.jsonl"
-        kept = [line for line in whole_lines(path) if json.loads(line)["epoch"] < epoch]
-        path.write_text("\n".join([*kept, json.dumps({"epoch": epoch, "step": step, **wer})]) + "\n", encoding="utf-8")
-        print(f"epoch {epoch}: {wer}", flush=True)
-        if self.writer is not None:
-            for name, value in wer.items():
-                self.writer.add_scalar(f"dev/{name}", value, step)
-
-    def picture(self, epoch: int, step: int, figure: Any) -> None:
-        if figure is not None:
-            save(figure, self.folder / "alignments" / f"epoch-{epoch:04d}.png")
-            if self.writer is not None:
-                self.writer.add_figure("alignment", figure, step)
-
-
-def _tensorboard(folder: Path) -> Any:
-    """A writer of TensorBoard events, or None where the package is not installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder / "tensorboard"))

@@ -77,6 +77,8 @@ def test_mistakes_in_the_chain_of_bases(tmp_path, text, message):
         (["data.speeds=[]"], "data.speeds is empty"),
         (["data.speeds=[0.1]"], "expected 0.5 to 2"),
         (["loss.ctc=1.5"], "loss.ctc is 1.5"),
+        (["training.weights=int4"], "training.weights is 'int4'; expected one of float32, float16, int8"),
+        (["training.accumulate=0"], "training.accumulate is 0"),
         (["augment.time_mask=-1"], "augment.time_mask is -1"),
         (["data=3"], "data"),
         (["run=3"], "run is 3; expected text in quotes"),

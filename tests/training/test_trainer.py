@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ DATA = ROOT.parent / "shared" / "data" / "extra" / "an4"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 PROGRAM = """
 import sys
+from itertools import product
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
@@ -214,13 +216,13 @@ def test_a_finished_run_may_be_resumed(undisturbed):
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_same_loss_as_one(speech, tmp_path):
+def test_two_processes_or_batches_in_parts_give_the_same_losses(speech, tmp_path):
     plain = {
         "loss": {"noise": 0.0, "synchrony": 0.1, "synchrony_from": 0.5, "consistency": 0.2, "text": 0.3},
         "training": {"epochs": 2, "batch_s": 12.0},
     }
     paths = []
-    for number in (1, 2):
+    for number in (1, 2, 3):
         folder = tmp_path / str(number)
         folder.mkdir()
         paths.append(write_recipe(folder, speech, **plain))
@@ -230,10 +232,11 @@ def test_two_processes_give_the_same_loss_as_one(speech, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     subprocess.run([*command, str(tmp_path / "program.py"), str(paths[1])], env=ENVIRONMENT, check=True, timeout=300)
-    one, two = log(paths[0]), log(paths[1])
-    assert len(one) == len(two) > 8
-    for a, b in zip(one, two, strict=True):
-        for name in a.keys() - {"seconds"}:
+    train(paths[2], assignments=["training.accumulate=3"])
+    one, two, parts = (log(path) for path in paths)
+    assert len(one) == len(two) == len(parts) > 8
+    for a, *others in zip(one, two, parts, strict=True):
+        for name, b in product(a.keys() - {"seconds"}, others):
             assert b[name] == pytest.approx(a[name], rel=1e-4, abs=1e-4), (a["step"], name)
         assert a["consistency"] > 0
     assert Recognizer.load(paths[1].parent / "run" / "model")
