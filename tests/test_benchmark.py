@@ -13,7 +13,7 @@ import pytest
 import soundfile
 import tiny
 import torch
-from benchmarks import attention, batch, memory, soak, speech, times, training, worker
+from benchmarks import attention, batch, long, memory, soak, speech, times, training, worker
 
 from mocha_stream.corpus import Utterance, read_corpus
 from mocha_stream.errors import ConfigError, MissingExtraError
@@ -287,6 +287,32 @@ def test_soak_of_the_bundled_model():
     assert result.energies <= result.energy_bound
     found = [drift for _, drift in soak.drifts(result, apart)]
     assert abs(np.median(found)) < 0.1
+
+
+# Long recordings
+
+
+def test_recordings_are_joined_by_speaker_until_they_are_long_enough(monkeypatch):
+    utterances = [Utterance(str(i), Path(str(i)), f"T{i}", "ab"[i % 2]) for i in range(10)]
+    monkeypatch.setattr(long, "read_audio", lambda path: np.full(long.RATE, int(path.name), np.float32))
+    joined = [[utterance.id for utterance, _ in parts] for parts in long.join(utterances, 2.0)]
+    assert joined == [["0", "2"], ["4", "6"], ["1", "3"], ["5", "7"]]
+
+
+def test_joined_recordings_are_scored_against_their_parts():
+    parts = [(Utterance(name, Path(), f"SAY {name}", "s"), np.zeros(10, np.float32)) for name in "AB"]
+    whole, apart = long.score(lambda samples: "SAY A" if len(samples) == 10 else "SAY A SAY", [parts])
+    assert (whole.num_words, whole.wer) == (4, 25.0)
+    assert (apart.num_words, apart.wer) == (4, 25.0)
+
+
+def test_long_recordings(recognizer, model_folder, corpus, capsys):
+    samples = long.read_audio(read_corpus(corpus)[0].path)
+    assert long.InOnePiece(recognizer, None)(samples) == recognizer.transcribe(samples).text != ""
+    latency_ms = recognizer.latencies_ms[0]
+    arguments = ["long", str(corpus), "--model", str(model_folder), "--minutes", "0.1"]
+    assert benchmark.main([*arguments, "--latency-ms", str(latency_ms)]) == 0
+    assert "1 joined recordings of 0.1 minutes at least, from 2 parts" in capsys.readouterr().out
 
 
 # The commands

@@ -4,6 +4,7 @@
     batch       hours of audio that become text in a minute: in batches, on processes, one by one, and by others
     times       when words are said to start, and when they are shown, against an alignment by pocketsphinx
     soak        an hour or more of continuous speech through one session
+    long        recordings joined to lengths that training never had, against their parts
     attention   soft alignment against its usual closed form; hard decoding against looking at everything
     training    seconds of audio that a training step of a recipe gets through in a second
 
@@ -50,6 +51,12 @@ def soak(options: argparse.Namespace) -> None:
     from benchmarks.soak import run
 
     run(options.data, options.hours, options.latency_ms, options.model)
+
+
+def long(options: argparse.Namespace) -> None:
+    from benchmarks.long import run
+
+    run(options.data, options.minutes, options.latency_ms, options.model)
 
 
 def attention(options: argparse.Namespace) -> None:
@@ -100,6 +107,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--hours", type=float, default=1.0, metavar="H", help="of audio (1)")
     command.add_argument("--latency-ms", type=int, default=640, metavar="N", help="of the session (640)")
     command.set_defaults(run=soak)
+
+    command = commands.add_parser("long", parents=[corpus], help="recordings far longer than in training")
+    command.add_argument("--minutes", type=float, default=2.0, metavar="M", help="of a joined recording (2)")
+    command.add_argument("--latency-ms", type=int, default=640, metavar="N", help="of chunks and stream (640)")
+    command.set_defaults(run=long)
 
     command = commands.add_parser("attention", help="soft alignment and hard decoding by length")
     command.add_argument("--longest-soft", type=int, default=10_000, metavar="T", help="frames (10000)")
