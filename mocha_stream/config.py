@@ -69,9 +69,11 @@ class EncoderConfig:
     hidden: int = 256
     """Cells of the LSTM of each direction; head_dim x heads of the Star-Transformer is `width`."""
     chunks: tuple[int, ...] = (4, 8, 16)
-    """Encoder frames a chunk may have; each is a latency that the model is trained for, and so is the whole."""
+    """Encoder frames a chunk may have; each with the look ahead is a latency that the model is trained for, and so is
+    the whole."""
     lookahead: int = 0
-    """Encoder frames after its chunk that the backward direction also hears."""
+    """Encoder frames after its chunk that the backward direction also hears: better words for more arithmetic, since
+    they are heard again as frames of the next chunk."""
     relay_memory: int = 128
     """Star-Transformer: encoder frames that the relay attends to."""
     num_heads: int = 4

@@ -64,17 +64,18 @@ class Recognizer:
 
     @property
     def latencies_ms(self) -> tuple[int, ...]:
-        """What the model was trained for: milliseconds of audio it hears at a time, and so the longest wait."""
-        return tuple(round(1000 * self.frame_s * chunk) for chunk in sorted(self.config.encoder.chunks))
+        """What the model was trained for: the longest wait for more audio, a chunk and its look ahead, milliseconds."""
+        encoder = self.config.encoder
+        return tuple(round(1000 * self.frame_s * (chunk + encoder.lookahead)) for chunk in sorted(encoder.chunks))
 
     def chunk(self, latency_ms: int | None) -> int | None:
-        """Encoder frames that are heard at a time; None for a whole recording. Raises ConfigError as `session` does."""
+        """Encoder frames that become final at a time, None for a whole recording. Raises ConfigError as `session`."""
         if latency_ms is None:
             return None
         if latency_ms not in self.latencies_ms:
             known = ", ".join(str(latency) for latency in self.latencies_ms)
             raise ConfigError(f"latency of {latency_ms} ms; this model was trained for {known} ms, choose one of them")
-        return round(latency_ms / 1000 / self.frame_s)
+        return round(latency_ms / 1000 / self.frame_s) - self.config.encoder.lookahead
 
     def session(self, latency_ms: int | None = 640, endpoint: EndpointRule | None = None) -> "Session":
         """A new stream. `latency_ms` is one of `latencies_ms`, or None for offline accuracy on finished recordings.
@@ -167,8 +168,10 @@ class Session:
         self._features = FeatureStream(model.config.features)
         self._waiting = np.zeros((0, model.config.features.num_mels), np.float32)
         self._encoder_state = model.encoder.initial_state(1)
-        # What a fresh start hears again: the last moments, and after them as much as the encoder has waiting.
-        self._num_waiting = -(-model.config.encoder.lookahead // chunk) * chunk
+        # The encoder always has its look ahead waiting, once it has heard anything.
+        self._num_waiting = model.config.encoder.lookahead
+        self._num_needed = (chunk + self._num_waiting) * model.encoder.frontend.stride  # features, for the next frames
+        # What a fresh start hears again: the last moments, and after them what is waiting.
         self._num_recent = (min(chunk, RECENT_FRAMES) + self._num_waiting) * model.encoder.frontend.stride
         self._recent = torch.zeros(1, 0, model.config.features.num_mels)
         self._search_state = self._search.initial_state(1)
@@ -252,10 +255,10 @@ class Session:
 
     def _hear_chunks(self) -> list[Event]:
         events: list[Event] = []
-        size = self._chunk * self._model.encoder.frontend.stride
-        while len(self._waiting) >= size:
+        while len(self._waiting) >= self._num_needed:
             with torch.inference_mode():
-                features = self._take(size)
+                features = self._take(self._num_needed)
+                self._num_needed = self._chunk * self._model.encoder.frontend.stride
                 if self._rests(features):
                     self._num_frames += self._chunk
                 else:
@@ -316,10 +319,8 @@ class Session:
 
     def _start_afresh(self) -> None:
         """The encoder forgets all but the last moments, which it hears again: a word may be beginning there."""
-        encoder, chunk = self._model.encoder, min(self._chunk, RECENT_FRAMES)
-        size = (chunk + self._model.config.encoder.lookahead) * encoder.frontend.stride
-        _, state = encoder.step(self._recent[:, :size], encoder.initial_state(1), chunk)
-        _, self._encoder_state = encoder.step(self._recent[:, size:], state, self._chunk)
+        encoder = self._model.encoder
+        _, self._encoder_state = encoder.step(self._recent, encoder.initial_state(1), min(self._chunk, RECENT_FRAMES))
         self._last_fresh = self._num_frames
 
     def _wants_fresh_start(self) -> bool:

@@ -23,7 +23,7 @@ from mocha_stream.search import SCAN_BLOCK, GreedySearch
 from mocha_stream.transcript import Event, Final, Partial, Word
 
 NEVER = EndpointRule(pause_s=1e9, long_pause_s=1e9, fresh_s=1e9)
-LATENCIES = [160, 320, None]
+LATENCIES = [160, 320, None]  # without look ahead, which each frame of adds 80 ms to
 
 
 def recognizer(model: MochaModel | None = None) -> Recognizer:
@@ -64,10 +64,12 @@ def talk(seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("make", [random_model, hearing_model])
+@pytest.mark.parametrize("lookahead", [0, 3])
 @settings(deadline=None, max_examples=12)
 @given(data=st.data(), latency_ms=st.sampled_from(LATENCIES), size=st.sampled_from([0, 1, 399, 5000, 60_000, 136_000]))
-def test_any_cutting_of_the_samples_gives_the_same_bit_for_bit(make, data, latency_ms, size):
-    engine, samples = recognizer(make()), talk()[:size]
+def test_any_cutting_of_the_samples_gives_the_same_bit_for_bit(make, lookahead, data, latency_ms, size):
+    engine, samples = recognizer(make(lookahead=lookahead)), talk()[:size]
+    latency_ms = latency_ms and latency_ms + 80 * lookahead
     whole, pieces = engine.session(latency_ms), engine.session(latency_ms)
     expected = hear(whole, samples)
     events = hear(pieces, samples, data.draw(cuts(size)))
@@ -144,7 +146,8 @@ def test_a_change_of_rate_in_mid_stream():
 def test_a_session_gives_what_forward_and_search_give(latency_ms, lookahead, on_miss):
     model = random_model(lookahead=lookahead, on_miss=on_miss)
     engine, samples = recognizer(model), noise(6)
-    events = hear(engine.session(latency_ms, NEVER), samples, list(range(0, len(samples) + 1, 1000)))
+    session = engine.session(latency_ms and latency_ms + 80 * lookahead, NEVER)
+    events = hear(session, samples, list(range(0, len(samples) + 1, 1000)))
 
     features = torch.from_numpy(log_mel(samples, model.config.features))[None]
     chunk = round(latency_ms / 80) if latency_ms else None
@@ -164,6 +167,21 @@ def test_a_session_gives_what_forward_and_search_give(latency_ms, lookahead, on_
             spelled = ""
     assert [word.end_s for word in words(events)][: len(ends)] == pytest.approx(ends)
     assert len(ends) > 1
+
+
+@pytest.mark.parametrize("lookahead", [0, 1, 3])
+@pytest.mark.parametrize("chunk", [2, 4])
+def test_frames_are_final_once_their_chunk_and_its_look_ahead_are_heard(lookahead, chunk):
+    engine = recognizer(random_model(lookahead=lookahead))
+    latency_ms = 80 * (chunk + lookahead)
+    assert engine.chunk(latency_ms) == chunk
+    session, samples = engine.session(latency_ms), noise(3)
+    for number in range(1, 4):
+        end = RATE * (latency_ms + 80 * chunk * (number - 1) + 15) // 1000  # a window of 25 ms outlasts its hop by 15
+        session.feed(samples[round(session.heard_s * RATE) : end - 1])
+        assert session.num_frames == chunk * (number - 1)
+        session.feed(samples[end - 1 : end])
+        assert session.num_frames == chunk * number
 
 
 @pytest.mark.parametrize("latency_ms", LATENCIES)
@@ -311,7 +329,7 @@ def test_energies_are_at_most_frames_and_a_block_a_token():
 def test_fresh_starts_lose_and_repeat_no_frame(lookahead, fresh_s, gated):
     model = hearing_model(lookahead=lookahead)
     samples = np.concatenate([silence(3), noise(1), silence(4), noise(1), silence(3)])
-    for latency_ms in (160, 320):
+    for latency_ms in recognizer(model).latencies_ms:
         rule = EndpointRule(fresh_s=fresh_s)
         often, never = recognizer(model).session(latency_ms, rule), recognizer(model).session(latency_ms)
         assert text(hear(often, samples)) == text(hear(never, samples)) != ""

@@ -107,6 +107,14 @@ def test_both_ways_to_train_agree():
         equal(looped[mask], folded(x, lengths, chunk)[mask])
 
 
+def test_in_training_a_chunk_and_its_look_ahead_are_one_chunk():
+    plain, ahead, x, lengths = highway(0), highway(2), torch.randn(3, 14, 6).double(), torch.tensor([14, 9, 3])
+    ahead.load_state_dict(plain.state_dict())
+    for chunk in (1, 4, None):
+        equal(ahead.train()(x, lengths, chunk), plain(x, lengths, chunk and chunk + 2))
+    assert not torch.allclose(ahead.eval()(x, lengths, 4), plain(x, lengths, 6))
+
+
 # ---------------------------------------------------------------- what must not be seen
 
 

@@ -126,10 +126,16 @@ class HighwayBiLSTM(nn.Module):
         return HighwayBiLSTMState(weight.new_zeros(batch, 0, len(weight)), zeros, zeros)
 
     def forward(self, x: Tensor, lengths: Tensor, chunk: int | None = None) -> Tensor:
-        """Whole sequences of (B,) lengths; what comes out past a row's end is of no meaning."""
+        """Whole sequences of (B,) lengths; what comes out past a row's end is of no meaning.
+
+        In training, a chunk and its look ahead are one chunk: that takes no loop, and what it teaches serves chunks
+        that overlap as well.
+        """
         if x.shape[1] == 0:  # an LSTM refuses no frames
             return x
-        if self.lookahead:
+        if self.training and chunk is not None:
+            chunk += self.lookahead
+        elif self.lookahead and chunk is not None:
             state = self.initial_state(len(x))
             return self._run(x, lengths, state, chunk_bounds(x.shape[1], chunk))[0]
         for layer in self.layers:

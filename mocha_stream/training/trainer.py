@@ -41,9 +41,6 @@ LONGEST_TEXT = 100
 TIMED_STEPS = 20
 """Steps after which a run tells its speed and memory."""
 
-PREVIEW_CHUNK = 8
-"""Encoder frames of a chunk when the dev set is decoded after an epoch."""
-
 
 def train(recipe_path: Path, resume: bool = False, assignments: tuple[str, ...] | list[str] = ()) -> Path:
     """Trains as the recipe says and returns the folder of the finished model.
@@ -72,6 +69,8 @@ class Trainer:
 
     def __init__(self, recipe: Recipe, root: Path, rank: int, world: int, device: torch.device, resume: bool = False):
         self.recipe, self.rank, self.world, self.device, self.resume = recipe, rank, world, device, resume
+        # In which the dev set is decoded after an epoch; the middle one, as a session does.
+        self.preview_chunk = sorted(recipe.model.encoder.chunks)[len(recipe.model.encoder.chunks) // 2]
         self.views = 2 if recipe.loss.consistency else 1  # of each utterance in a batch
         self.folder = root / recipe.run
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -182,7 +181,9 @@ class Trainer:
                 self._save_epoch()
                 log.epoch(self.epoch, self.step, self._decode_dev())
                 if self.rank == 0 and self.epoch % training.picture_epochs == 0:
-                    log.picture(self.epoch, self.step, draw(self.model, self.tokenizer, self.dev[:2], PREVIEW_CHUNK))
+                    log.picture(
+                        self.epoch, self.step, draw(self.model, self.tokenizer, self.dev[:2], self.preview_chunk)
+                    )
                 self._save_checkpoint()
         return self._finish()
 
@@ -382,7 +383,7 @@ class Trainer:
         self.model.eval()
         result = {}
         mine = sorted(self.dev[self.rank :: self.world], key=lambda example: example.num_frames)
-        for name, chunk in (("chunks", PREVIEW_CHUNK), ("whole", None)):
+        for name, chunk in (("chunks", self.preview_chunk), ("whole", None)):
             errors = torch.zeros(3)
             for start in range(0, len(mine), 16):
                 errors += self._decode(mine[start : start + 16], chunk)
