@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import soxr
 from benchmarks.memory import resident_mib
-from test_cli import needs_model
+from test_cli import SPEECH, needs_model
 from test_live_sound import recordings
 
 from mocha_stream.audio import read_audio
+from mocha_stream.corpus import read_corpus
 from mocha_stream.recognizer import Recognizer, Session
 from mocha_stream.transcript import Event, Final, Word
 
@@ -80,17 +81,16 @@ FORMATS = {
 }
 
 
+@pytest.mark.skipif(not SPEECH.exists(), reason="no ../shared/data")
 def test_formats(recognizer):
     """At 8 kHz, as the same sound at 16 kHz: above 4 kHz there is none."""
-    said = recordings(12)
+    said = {utterance.path: utterance.text for utterance in read_corpus(SPEECH)[::2]}
 
     def wer(convert) -> float:
-        heard = []
-        for path in said:
-            session = recognizer.session()
-            samples, rate = convert(read_audio(path))
-            heard.append(" ".join(word.word for word in words(feed(session, samples, rate) + session.finish())))
-        return 100 * jiwer.wer(list(said.values()), heard)
+        converted = [convert(read_audio(path)) for path in said]
+        rate = converted[0][1]
+        heard = recognizer.transcribe_many((samples for samples, _ in converted), sample_rate=rate)
+        return 100 * jiwer.wer(list(said.values()), [result.text for result in heard])
 
     narrow = wer(lambda samples: (soxr.resample(soxr.resample(samples, RATE, 8000), 8000, RATE), RATE))
     whole = wer(lambda samples: (samples, RATE))
