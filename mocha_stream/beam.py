@@ -25,7 +25,7 @@ from .search import Tokens, look
 from .streaming import map_state
 from .tokenizer import Tokenizer
 
-LOOKAHEAD = 2
+WAIT = 2
 """Frames that attention may stop after the frame at which CTC hears the token, and so the wait of this search."""
 REACH = 8
 """Frames that attention may fall behind CTC."""
@@ -131,7 +131,7 @@ class BeamSearch:
         found, rows = [], []
         for i, (row, size) in enumerate(zip(state.rows, sizes, strict=True)):
             row = self._hear(row, frames[i : i + 1, :size])
-            row = self._decide(row, len(row.ctc) - LOOKAHEAD)
+            row = self._decide(row, len(row.ctc) - WAIT)
             row, settled = _settle(row)
             rows.append(row)
             found += [(i, *token) for token in settled]
@@ -246,7 +246,7 @@ class BeamSearch:
     def _listen(self, row: Row) -> list[Speaking]:
         """What each hypothesis says where its attention stops, or at this frame if it stops too late."""
         frame = row.num_decided
-        late = [i for i, each in enumerate(row.hypotheses) if each.next is None or each.next.stop > frame + LOOKAHEAD]
+        late = [i for i, each in enumerate(row.hypotheses) if each.next is None or each.next.stop > frame + WAIT]
         here = torch.tensor([max(frame, row.hypotheses[i].start) for i in late], dtype=torch.long)
         forced = dict(zip(late, self._attend(row, [row.hypotheses[i] for i in late], here), strict=True))
         return [forced.get(i, each.next) for i, each in enumerate(row.hypotheses)]  # type: ignore[misc]

@@ -11,7 +11,7 @@ from tiny import MELS, cuts, hearing_model, noise, random_model, silence, tokeni
 
 from mocha_stream import beam as beam_module
 from mocha_stream.attention import hard_chunkwise
-from mocha_stream.beam import LOOKAHEAD, REACH, TYPICAL_NATS, BeamSearch
+from mocha_stream.beam import REACH, TYPICAL_NATS, WAIT, BeamSearch
 from mocha_stream.config import BeamConfig
 from mocha_stream.errors import ConfigError
 from mocha_stream.recognizer import Recognizer
@@ -188,8 +188,8 @@ def test_a_stream_is_held_in_bounded_memory():
         _, state = search.step(frames(40, seed=number), state)
         row = state.rows[0]
         sizes.append((row.memory.frames.shape[1], len(row.ctc), max(len(each.tokens) for each in row.hypotheses)))
-    assert max(sizes)[0] <= REACH + LOOKAHEAD + search.window + 40
-    assert sizes[-1][1] == LOOKAHEAD
+    assert max(sizes)[0] <= REACH + WAIT + search.window + 40
+    assert sizes[-1][1] == WAIT
 
 
 def test_settings_out_of_range_are_refused():
