@@ -36,13 +36,17 @@ class SilenceGate:
 
     SILENT_DB = -65.0
     LOW_DB, STEADY_DB = -45.0, 6.0
+    SHORTEST_S = 0.48
+    """Less may be steady within a vowel."""
 
     def __init__(self, config: FeatureConfig):
         noise = np.random.default_rng(0).standard_normal(config.sample_rate // 5).astype(np.float32)
+        self._shortest = round(1000 * self.SHORTEST_S / config.hop_ms)
         self._full_scale_db = float(_energies_db(log_mel(noise, config)).mean())
 
-    def is_silent(self, features: np.ndarray) -> bool:
-        """Whether nobody can be speaking in (T, M) features, half a second or so of them."""
+    def is_silent(self, features: np.ndarray, num_new: int) -> bool:
+        """Whether nobody can be speaking in the last `num_new` of (T, M) features, nor before them if they are few."""
+        features = features[max(0, len(features) - max(num_new, self._shortest)) :]
         levels_db = _energies_db(features) - self._full_scale_db
         loudest_db = levels_db.max(initial=-np.inf)
         if loudest_db < self.SILENT_DB:

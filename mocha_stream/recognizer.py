@@ -33,7 +33,7 @@ BLOCK_S = 10.0
 SILENT_GAP_S = 5.0
 """Of a gap in the sound, heard as silence."""
 RECENT_FRAMES = 8
-"""Encoder frames that are heard again when the encoder starts afresh."""
+"""Encoder frames that are heard again when the encoder starts afresh, at most: a whole number of chunks."""
 
 
 class Recognizer:
@@ -171,8 +171,10 @@ class Session:
         # The encoder always has its look ahead waiting, once it has heard anything.
         self._num_waiting = model.config.encoder.lookahead
         self._num_needed = (chunk + self._num_waiting) * model.encoder.frontend.stride  # features, for the next frames
-        # What a fresh start hears again: the last moments, and after them what is waiting.
-        self._num_recent = (min(chunk, RECENT_FRAMES) + self._num_waiting) * model.encoder.frontend.stride
+        # What a fresh start hears again: the last moments, in chunks that are as short, and after them what is waiting.
+        self._recent_chunk = min(chunk, RECENT_FRAMES)
+        num_recent = RECENT_FRAMES // self._recent_chunk * self._recent_chunk + self._num_waiting
+        self._num_recent = num_recent * model.encoder.frontend.stride
         self._recent = torch.zeros(1, 0, model.config.features.num_mels)
         self._search_state = self._search.initial_state(1)
         self._num_samples = 0
@@ -271,9 +273,10 @@ class Session:
 
     def _rests(self, features: Tensor) -> bool:
         """Whether model and search may pass over these features: it has been silent for a while, and still is."""
-        is_silent = self._gate.is_silent(features[0].numpy())
+        is_silent = self._gate.is_silent(torch.cat([self._recent, features], 1)[0].numpy(), features.shape[1])
         was_resting = self._is_resting
-        self._is_resting = is_silent and self._is_idle and self._num_silent >= RECENT_FRAMES
+        # What is waiting to be walked has to be silent too.
+        self._is_resting = is_silent and self._is_idle and self._num_silent >= RECENT_FRAMES + self._num_waiting
         self._num_silent = self._num_silent + self._chunk if is_silent else 0
         if was_resting and not self._is_resting:
             self._close()  # the search goes on from here, as if no time had passed
@@ -320,7 +323,7 @@ class Session:
     def _start_afresh(self) -> None:
         """The encoder forgets all but the last moments, which it hears again: a word may be beginning there."""
         encoder = self._model.encoder
-        _, self._encoder_state = encoder.step(self._recent, encoder.initial_state(1), min(self._chunk, RECENT_FRAMES))
+        _, self._encoder_state = encoder.step(self._recent, encoder.initial_state(1), self._recent_chunk)
         self._last_fresh = self._num_frames
 
     def _wants_fresh_start(self) -> bool:

@@ -313,6 +313,8 @@ def test_long_recordings(recognizer, model_folder, corpus, capsys):
     arguments = ["long", str(corpus), "--model", str(model_folder), "--minutes", "0.1"]
     assert benchmark.main([*arguments, "--latency-ms", str(latency_ms)]) == 0
     assert "1 joined recordings of 0.1 minutes at least, from 2 parts" in capsys.readouterr().out
+    assert benchmark.main(["long", str(corpus), "--latency-ms", str(latency_ms), "--model", str(model_folder)]) == 2
+    assert "no speaker has 2 minutes of recordings" in capsys.readouterr().err
 
 
 # The commands

@@ -32,7 +32,7 @@ def silent_share(samples: np.ndarray, chunk_s: float) -> float:
     """Of the chunks, those that the gate takes for silence."""
     gate, features, size = SilenceGate(CONFIG), log_mel(np.float32(samples), CONFIG), round(100 * chunk_s)
     chunks = [features[at : at + size] for at in range(0, len(features) - size + 1, size)]
-    return float(np.mean([gate.is_silent(chunk) for chunk in chunks]))
+    return float(np.mean([gate.is_silent(chunk, size) for chunk in chunks]))
 
 
 @pytest.mark.parametrize("chunk_s", [0.32, 0.64, 1.28])
@@ -47,8 +47,17 @@ def test_loud_noise_is_left_to_the_model(chunk_s):
     assert silent_share(white(-40), chunk_s) == 0
 
 
+def test_few_features_are_judged_with_those_before_them():
+    """16 of them may be steady within a vowel."""
+    gate = SilenceGate(CONFIG)
+    soft, loud = (log_mel(np.float32(white(db, 0.5)), CONFIG) for db in (-50, -30))
+    assert gate.is_silent(soft[:16], 16)
+    assert not gate.is_silent(np.concatenate([loud[-30:], soft[:16]]), 16)
+    assert gate.is_silent(np.concatenate([loud[-30:], soft]), len(soft))
+
+
 def test_no_features_are_silent():
-    assert SilenceGate(CONFIG).is_silent(np.zeros((0, CONFIG.num_mels), np.float32))
+    assert SilenceGate(CONFIG).is_silent(np.zeros((0, CONFIG.num_mels), np.float32), 0)
 
 
 @pytest.mark.parametrize(("gain_db", "most"), [(0, 0.015), (-20, 0.03)])

@@ -293,7 +293,7 @@ def test_text_before_an_end_point_at_the_end_of_the_stream_is_kept():
 def gated(request, monkeypatch) -> bool:
     """Whether the model rests in silence, or hears all of it: either way it finds the same."""
     if request.param == "no gate":
-        monkeypatch.setattr(SilenceGate, "is_silent", lambda gate, features: False)
+        monkeypatch.setattr(SilenceGate, "is_silent", lambda *_: False)
     return request.param == "gate"
 
 
@@ -334,6 +334,28 @@ def test_fresh_starts_lose_and_repeat_no_frame(lookahead, fresh_s, gated):
         often, never = recognizer(model).session(latency_ms, rule), recognizer(model).session(latency_ms)
         assert text(hear(often, samples)) == text(hear(never, samples)) != ""
         assert often.num_frames == never.num_frames == 150
+
+
+@pytest.mark.parametrize("lookahead", [0, 3, 30])
+@pytest.mark.parametrize("chunk", [2, 4, 14])
+def test_what_waits_is_heard_although_the_model_rests_in_silence(lookahead, chunk, monkeypatch):
+    """Each sound, before and after a gap in the stream, as without resting."""
+    engine, samples = recognizer(hearing_model(lookahead=lookahead)), []
+    for seconds in (0.2, 0.3, 0.2):
+        samples += [silence(6.1), noise(seconds)]
+    spoken = np.concatenate([*samples, silence(6)])
+
+    def hear_twice() -> tuple[int, int, bool]:
+        session = Session(engine.search, engine.tokenizer, chunk, engine.frame_s, EndpointRule())
+        events = session.feed(spoken)
+        rested = session._is_resting
+        events += session.skip(20.0) + session.feed(spoken) + session.finish()
+        return sum(isinstance(event, Final) for event in events), session.num_frames, rested
+
+    num_finals, num_frames, rested = hear_twice()
+    assert (num_finals, rested) == (6, True)
+    monkeypatch.setattr(SilenceGate, "is_silent", lambda *_: False)
+    assert hear_twice() == (6, num_frames, False)
 
 
 class Script(torch.nn.Module):

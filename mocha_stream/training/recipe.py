@@ -70,7 +70,7 @@ class TrainingConfig:
     batch_s: float = 140.0
     """Seconds of audio in a batch, padding included, over all processes."""
     accumulate: int = 1
-    """Parts that each process takes its share of a batch in, one after the other: as much less memory."""
+    """Parts that each process takes its share of a batch in, one after the other: less memory for activations."""
     learning_rate: float = 1.5e-3
     warmup_steps: int = 500
     weight_decay: float = 0.01
@@ -121,30 +121,35 @@ class Recipe:
 def read_recipe(path: Path, assignments: list[str]) -> Recipe:
     """The recipe of a file, with `table.key=value` assignments on top.
 
-    A file whose first setting is `base = "other.toml"` has all settings of that one, from its own folder, but for
-    those it names.
+    A file whose first setting is `base = "other.toml"`, a recipe named from its own folder, has all settings of that
+    one but for those it names. Relative paths are from the folder of `path`, whichever file they stand in.
 
     Raises:
         ConfigError: not a readable TOML file, an unknown or missing setting, or a value out of range.
     """
-    values = set_values(_read_with_base(path), assignments)
+    values, bases = _read_with_base(path)
+    values = set_values(values, assignments)
+    where = f"{path} (based on {', '.join(base.name for base in bases)})" if bases else str(path)
     for name in ("run", "data"):
-        check(name in values, f"{path}: setting {name!r} is missing")
-    check(isinstance(values["data"], dict), f"{path}: data is {values['data']!r}; expected a table of settings")
+        check(name in values, f"{where}: setting {name!r} is missing")
+    check(isinstance(values["data"], dict), f"{where}: data is {values['data']!r}; expected a table of settings")
     for name in ("train", "dev", "cache"):
-        check(name in values["data"], f"{path}: data: setting {name!r} is missing")
-    return from_dict(Recipe, values, str(path))
+        check(name in values["data"], f"{where}: data: setting {name!r} is missing")
+    return from_dict(Recipe, values, where)
 
 
-def _read_with_base(path: Path, *above: Path) -> dict[str, Any]:
+def _read_with_base(path: Path, *above: Path) -> tuple[dict[str, Any], list[Path]]:
+    """The settings of a recipe on those of its base, and the files below it."""
     values = read_toml(path)
     base = values.pop("base", None)
     if base is None:
-        return values
+        return values, []
     check(isinstance(base, str), f"{path}: base is {base!r}; expected the name of another recipe")
     below = (path.parent / base).resolve()
     check(below not in (path.resolve(), *above), f"{path}: base is {base!r}, which is based on this file itself")
-    return _merge(_read_with_base(below, path.resolve(), *above), values)
+    check(below.is_file(), f"{path}: base is {base!r}; there is no file {below}, name one from this file's folder")
+    base_values, bases = _read_with_base(below, path.resolve(), *above)
+    return _merge(base_values, values), [below, *bases]
 
 
 def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

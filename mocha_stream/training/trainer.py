@@ -469,11 +469,14 @@ class Trainer:
             dist.barrier()
         averaged = average_weights(sorted(self.folder.glob("epoch-*.safetensors")))
         self.model.load_state_dict(averaged)
+        if self.rank == 0:
+            save_model(self.model, self.tokenizer, folder, "", getattr(torch, self.recipe.training.weights))
+        if self.world > 1:
+            dist.barrier()
+        self.model.load_state_dict(load_model(folder)[0].state_dict())  # as they were rounded
         wer = self._decode_dev()
         if self.rank == 0:
-            save_model(
-                self.model, self.tokenizer, folder, self._card(wer), getattr(torch, self.recipe.training.weights)
-            )
+            (folder / "README.md").write_text(self._card(wer), encoding="utf-8")
             print(f"{folder}: {self.epoch} epochs, {wer}", flush=True)
         return folder
 

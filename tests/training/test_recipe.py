@@ -46,8 +46,9 @@ def test_a_recipe_has_the_settings_of_its_base_but_for_those_it_names(tmp_path):
 @pytest.mark.parametrize(
     "text, message",
     [
+        ('base = "base.toml"\n[data]\nspeeds = 3', "top.toml (based on base.toml): data: speeds is 3; expected a list"),
         ("base = 3", "base is 3; expected the name of another recipe"),
-        ('base = "none.toml"', "none.toml: cannot be read"),
+        ('base = "none.toml"', "top.toml: base is 'none.toml'; there is no file"),
         ('base = "top.toml"', "which is based on this file itself"),
         ('base = "round.toml"', "which is based on this file itself"),
         ('base = "base.toml"\n[model.encoder]\nwidht = 3', "unknown setting 'widht'; did you mean 'width'?"),

@@ -25,7 +25,6 @@ DATA = ROOT.parent / "shared" / "data" / "extra" / "an4"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 PROGRAM = """
 import sys
-from itertools import product
 from pathlib import Path
 import torch
 torch.set_num_threads(1)

@@ -1,7 +1,7 @@
 """Recordings far longer than any in training: word errors of recordings joined, against those of their parts.
 
 The recordings of a speaker are joined, end to end without a pause, until they are long enough. Both are heard in
-three ways: by encoder and attention in one piece, in segments cut at quiet places, and as a stream.
+four ways: by encoder and attention in one piece, whole and in chunks; in segments cut at quiet places; as a stream.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from mocha_stream.audio import read_audio
 from mocha_stream.corpus import Utterance, normalise, read_corpus
+from mocha_stream.errors import DataError
 from mocha_stream.features import log_mel
 from mocha_stream.recognizer import Recognizer
 from mocha_stream.scores import Errors, count_errors
@@ -45,8 +46,10 @@ def run(data: Path, minutes: float, latency_ms: int, model: Path | None) -> None
     """Prints a row for each way of hearing."""
     torch.set_num_threads(1)
     recognizer = Recognizer.load(model)
-    joined = list(join(read_corpus(data), minutes * 60))
     whole, chunks = InOnePiece(recognizer, None), InOnePiece(recognizer, recognizer.chunk(latency_ms))
+    joined = list(join(read_corpus(data), minutes * 60))
+    if not joined:
+        raise DataError(f"{data}: no speaker has {minutes:g} minutes of recordings; choose fewer --minutes")
     ways: list[tuple[str, Callable[[np.ndarray], str]]] = [
         ("in one piece", whole),
         (f"in one piece, chunks of {latency_ms} ms", chunks),
