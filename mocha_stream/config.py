@@ -72,8 +72,8 @@ class EncoderConfig:
     """Encoder frames a chunk may have; each with the look ahead is a latency that the model is trained for, and so is
     the whole."""
     lookahead: int = 0
-    """Encoder frames after its chunk that the backward direction also hears: better words for more arithmetic, since
-    they are heard again as frames of the next chunk."""
+    """Encoder frames after its chunk that the backward direction also hears, but no more than the chunk has: better
+    words for more arithmetic, since they are heard again as frames of the next chunk."""
     relay_memory: int = 128
     """Star-Transformer: encoder frames that the relay attends to."""
     num_heads: int = 4
@@ -98,6 +98,10 @@ class EncoderConfig:
             len(self.chunks) > 0 and all(chunk >= 1 for chunk in self.chunks),
             f"encoder.chunks is {list(self.chunks)}; expected at least one, each counting 1 frame or more",
         )
+
+    def ahead(self, chunk: int) -> int:
+        """Encoder frames that a chunk of so many looks ahead."""
+        return min(self.lookahead, chunk)
 
 
 @dataclass(frozen=True)

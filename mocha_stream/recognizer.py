@@ -65,8 +65,13 @@ class Recognizer:
     @property
     def latencies_ms(self) -> tuple[int, ...]:
         """What the model was trained for: the longest wait for more audio, a chunk and its look ahead, milliseconds."""
+        return tuple(self._chunks)
+
+    @property
+    def _chunks(self) -> dict[int, int]:
+        """The encoder frames of a chunk for each latency, milliseconds."""
         encoder = self.config.encoder
-        return tuple(round(1000 * self.frame_s * (chunk + encoder.lookahead)) for chunk in sorted(encoder.chunks))
+        return {round(1000 * self.frame_s * (chunk + encoder.ahead(chunk))): chunk for chunk in sorted(encoder.chunks)}
 
     def chunk(self, latency_ms: int | None) -> int | None:
         """Encoder frames that become final at a time, None for a whole recording. Raises ConfigError as `session`."""
@@ -75,7 +80,7 @@ class Recognizer:
         if latency_ms not in self.latencies_ms:
             known = ", ".join(str(latency) for latency in self.latencies_ms)
             raise ConfigError(f"latency of {latency_ms} ms; this model was trained for {known} ms, choose one of them")
-        return round(latency_ms / 1000 / self.frame_s) - self.config.encoder.lookahead
+        return self._chunks[latency_ms]
 
     def session(self, latency_ms: int | None = 640, endpoint: EndpointRule | None = None) -> "Session":
         """A new stream. `latency_ms` is one of `latencies_ms`, or None for offline accuracy on finished recordings.
@@ -169,7 +174,7 @@ class Session:
         self._waiting = np.zeros((0, model.config.features.num_mels), np.float32)
         self._encoder_state = model.encoder.initial_state(1)
         # The encoder always has its look ahead waiting, once it has heard anything.
-        self._num_waiting = model.config.encoder.lookahead
+        self._num_waiting = model.config.encoder.ahead(chunk)
         self._num_needed = (chunk + self._num_waiting) * model.encoder.frontend.stride  # features, for the next frames
         # What a fresh start hears again: the last moments, in chunks that are as short, and after them what is waiting.
         self._recent_chunk = min(chunk, RECENT_FRAMES)
@@ -322,8 +327,11 @@ class Session:
 
     def _start_afresh(self) -> None:
         """The encoder forgets all but the last moments, which it hears again: a word may be beginning there."""
-        encoder = self._model.encoder
-        _, self._encoder_state = encoder.step(self._recent, encoder.initial_state(1), self._recent_chunk)
+        encoder, chunk = self._model.encoder, self._recent_chunk
+        rest = (self._num_waiting - self._model.config.encoder.ahead(chunk)) * encoder.frontend.stride
+        begun, waiting = self._recent.split([self._recent.shape[1] - rest, rest], 1)
+        _, state = encoder.step(begun, encoder.initial_state(1), chunk)
+        _, self._encoder_state = encoder.step(waiting, state, self._chunk)
         self._last_fresh = self._num_frames
 
     def _wants_fresh_start(self) -> bool:

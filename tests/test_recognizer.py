@@ -23,11 +23,16 @@ from mocha_stream.search import SCAN_BLOCK, GreedySearch
 from mocha_stream.transcript import Event, Final, Partial, Word
 
 NEVER = EndpointRule(pause_s=1e9, long_pause_s=1e9, fresh_s=1e9)
-LATENCIES = [160, 320, None]  # without look ahead, which each frame of adds 80 ms to
+LATENCIES = [160, 320, None]  # without look ahead
 
 
 def recognizer(model: MochaModel | None = None) -> Recognizer:
     return Recognizer(model or random_model(), tokenizer())
+
+
+def with_look_ahead(latency_ms: int | None, lookahead: int) -> int | None:
+    """The latency of the same chunk: it looks no further ahead than it is long."""
+    return latency_ms and latency_ms + min(latency_ms, 80 * lookahead)
 
 
 def hear(session: Session, samples: np.ndarray, at: list[int] | None = None, rate: int = RATE) -> list[Event]:
@@ -69,7 +74,7 @@ def talk(seed: int = 0) -> np.ndarray:
 @given(data=st.data(), latency_ms=st.sampled_from(LATENCIES), size=st.sampled_from([0, 1, 399, 5000, 60_000, 136_000]))
 def test_any_cutting_of_the_samples_gives_the_same_bit_for_bit(make, lookahead, data, latency_ms, size):
     engine, samples = recognizer(make(lookahead=lookahead)), talk()[:size]
-    latency_ms = latency_ms and latency_ms + 80 * lookahead
+    latency_ms = with_look_ahead(latency_ms, lookahead)
     whole, pieces = engine.session(latency_ms), engine.session(latency_ms)
     expected = hear(whole, samples)
     events = hear(pieces, samples, data.draw(cuts(size)))
@@ -146,7 +151,7 @@ def test_a_change_of_rate_in_mid_stream():
 def test_a_session_gives_what_forward_and_search_give(latency_ms, lookahead, on_miss):
     model = random_model(lookahead=lookahead, on_miss=on_miss)
     engine, samples = recognizer(model), noise(6)
-    session = engine.session(latency_ms and latency_ms + 80 * lookahead, NEVER)
+    session = engine.session(with_look_ahead(latency_ms, lookahead), NEVER)
     events = hear(session, samples, list(range(0, len(samples) + 1, 1000)))
 
     features = torch.from_numpy(log_mel(samples, model.config.features))[None]
@@ -173,7 +178,7 @@ def test_a_session_gives_what_forward_and_search_give(latency_ms, lookahead, on_
 @pytest.mark.parametrize("chunk", [2, 4])
 def test_frames_are_final_once_their_chunk_and_its_look_ahead_are_heard(lookahead, chunk):
     engine = recognizer(random_model(lookahead=lookahead))
-    latency_ms = 80 * (chunk + lookahead)
+    latency_ms = 80 * (chunk + min(chunk, lookahead))
     assert engine.chunk(latency_ms) == chunk
     session, samples = engine.session(latency_ms), noise(3)
     for number in range(1, 4):

@@ -101,7 +101,7 @@ class HighwayBiLSTM(nn.Module):
         width: D, the features of a frame
         hidden: cells of each LSTM
         num_layers: highway layers
-        lookahead: frames after its chunk that a chunk also hears, in every layer
+        lookahead: frames after its end that a chunk also hears, in every layer; no more than it has itself
         dropout: of each layer's update, in training
 
     The forward LSTMs carry their state for ever; the backward LSTMs hear the chunk and its look ahead. `chunk` is
@@ -133,36 +133,39 @@ class HighwayBiLSTM(nn.Module):
         """
         if x.shape[1] == 0:  # an LSTM refuses no frames
             return x
+        ahead = self._ahead(chunk)
         if self.training and chunk is not None:
-            chunk += self.lookahead
-        elif self.lookahead and chunk is not None:
-            state = self.initial_state(len(x))
-            return self._run(x, lengths, state, chunk_bounds(x.shape[1], chunk))[0]
+            chunk += ahead
+        elif ahead:
+            return self._run(x, lengths, self.initial_state(len(x)), chunk_bounds(x.shape[1], chunk), ahead)[0]
         for layer in self.layers:
             x = layer(x, lengths, chunk)
         return self.norm(x)
 
     def step(self, x: Tensor, state: HighwayBiLSTMState, chunk: int | None = None) -> tuple[Tensor, HighwayBiLSTMState]:
         """Hears the next (B, S, D) frames, any number of them; returns the chunks that are complete."""
-        x = torch.cat([state.waiting, x], 1)
-        ready = 0 if chunk is None else max(0, (x.shape[1] - self.lookahead) // chunk)
+        x, ahead = torch.cat([state.waiting, x], 1), self._ahead(chunk)
+        ready = 0 if chunk is None else max(0, (x.shape[1] - ahead) // chunk)
         bounds = [(i * chunk, (i + 1) * chunk) for i in range(ready)] if chunk else []
-        return self._run(x, torch.full((len(x),), x.shape[1], device=x.device), state, bounds)
+        return self._run(x, torch.full((len(x),), x.shape[1], device=x.device), state, bounds, ahead)
 
     def finish(self, state: HighwayBiLSTMState, chunk: int | None = None) -> Tensor:
         """The frames that were waiting for their chunk or its look ahead."""
         x = state.waiting
         lengths = torch.full((len(x),), x.shape[1], device=x.device)
-        return self._run(x, lengths, state, chunk_bounds(x.shape[1], chunk))[0]
+        return self._run(x, lengths, state, chunk_bounds(x.shape[1], chunk), self._ahead(chunk))[0]
+
+    def _ahead(self, chunk: int | None) -> int:
+        return min(self.lookahead, chunk or 0)
 
     def _run(
-        self, x: Tensor, lengths: Tensor, state: HighwayBiLSTMState, bounds: list[tuple[int, int]]
+        self, x: Tensor, lengths: Tensor, state: HighwayBiLSTMState, bounds: list[tuple[int, int]], ahead: int
     ) -> tuple[Tensor, HighwayBiLSTMState]:
         """Runs the chunks of `x` that `bounds` names, one after the other, through all layers."""
         hidden, cell = list(state.hidden.unbind(1)), list(state.cell.unbind(1))
         outputs = [x[:, :0]]
         for start, end in bounds:
-            y = x[:, start : end + self.lookahead]
+            y = x[:, start : end + ahead]
             valid = (lengths - start).clamp(0, y.shape[1])
             for i, layer in enumerate(self.layers):
                 y, hidden[i], cell[i] = layer.block(y, valid, end - start, hidden[i], cell[i])  # type: ignore[operator]
