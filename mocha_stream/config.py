@@ -147,9 +147,9 @@ class BeamConfig:
     """Weight of the decoder; CTC has what is missing to 1."""
     language_model: str = ""
     """File of a `language_model.LanguageModel`; none without a name."""
-    language: float = 0.6
+    language: float = 0.3
     """Its weight, if there is one."""
-    bonus: float = 1.0
+    bonus: float = 1.5
     """Added for each token, since probabilities, all below 1, are in favour of few."""
 
     def __post_init__(self) -> None:

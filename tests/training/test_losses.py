@@ -153,7 +153,7 @@ def test_consistency_is_the_divergence_between_the_halves_of_a_batch():
     log = torch.tensor([[[0.5, 0.5], [0.9, 0.1]], [[0.25, 0.75], [0.2, 0.8]]]).log().requires_grad_()
     p, q = torch.tensor([0.5, 0.5]), torch.tensor([0.25, 0.75])
     loss = consistency_loss(log, torch.tensor([1, 1]))
-    assert float(loss) == pytest.approx(float((p * (p / q).log()).sum() + (q * (q / p).log()).sum()))
+    assert loss.item() == pytest.approx(float((p * (p / q).log()).sum() + (q * (q / p).log()).sum()))
     loss.backward()  # each view learns from the other one, as if that were the truth
     torch.testing.assert_close(log.grad[:, 0], torch.stack([-q, -p]))
     assert not log.grad[:, 1].any()
