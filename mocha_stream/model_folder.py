@@ -98,7 +98,7 @@ def _load_weights(model: nn.Module, path: Path) -> None:
                 f"{path}: weight {name} has shape {tuple(scale.shape)}; expected one step a row of an int8 matrix of "
                 f"shape {tuple(matrix.shape)}"
             )
-        weights[name.removesuffix(SCALE)] = matrix * scale.view(-1, *[1] * (matrix.dim() - 1))
+        weights[name.removesuffix(SCALE)] = matrix * _by_row(scale, matrix)
     expected = model.state_dict()
     for name, tensor in expected.items():
         if name not in weights:
@@ -118,4 +118,8 @@ def _load_weights(model: nn.Module, path: Path) -> None:
 def _quantise(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """The int8 weights of a matrix, or of any tensor by its first dimension, and the step of each row."""
     scale = matrix.flatten(1).abs().amax(1).clamp(min=1e-12) / 127
-    return (matrix / scale.view(-1, *[1] * (matrix.dim() - 1))).round().to(torch.int8), scale
+    return (matrix / _by_row(scale, matrix)).round().to(torch.int8), scale
+
+
+def _by_row(scale: Tensor, matrix: Tensor) -> Tensor:
+    return scale.view(-1, *[1] * (matrix.dim() - 1))
