@@ -55,10 +55,11 @@ def run_live(
         opened = Microphone(chosen, BLOCK_MS)
         stack.callback(opened.close)
         stack.enter_context(_on_interrupt(opened.stop))
-        _say(f"listening to {chosen}, {chosen.sample_rate} Hz; Ctrl-C ends")
         status = stack.enter_context(StatusLine())
         try:
-            for block in opened:
+            for i, block in enumerate(opened):
+                if i == 0:  # a device that was opened takes a while to give sound; now is the time to speak
+                    _say(f"listening to {chosen}, {chosen.sample_rate} Hz; Ctrl-C ends")
                 listener.hear(block)
                 status.show(f"{_level_meter(block)}  {listener.state()}")
                 if recorder:
