@@ -19,10 +19,14 @@ from mocha_stream.recognizer import Recognizer
 from mocha_stream.segment import BATCH_S
 from mocha_stream.table import table
 
-from .speech import PEERS, choose, convert, work
+from .speech import PEERS, Engine, choose, convert, work
 
 NAMES = ("pocketsphinx", "faster-whisper tiny.en")
-"""Of the others, those that work on files by the thousand."""
+OTHERS = (
+    *(engine for engine in PEERS if engine.name in NAMES),
+    Engine("faster-whisper, sizes of tiny.en, random weights", "random-whisper", {}),
+)
+"""Those that work on files by the thousand."""
 
 
 def run(data: Path, limit: int, peer_limit: int, jobs: int, model: Path | None, python: str) -> None:
@@ -32,11 +36,10 @@ def run(data: Path, limit: int, peer_limit: int, jobs: int, model: Path | None, 
     rows: dict[str, Cost | str] = {}
     with tempfile.TemporaryDirectory() as folder:
         wavs = [convert(path, Path(folder) / f"{i}.wav") for i, path in enumerate(paths[:peer_limit])]
-        for engine in PEERS:
-            if engine.name in NAMES:
-                print(f"{engine.name} ...", file=sys.stderr, flush=True)
-                answer = work(engine, wavs, python, Path(folder))
-                rows[engine.name] = answer if isinstance(answer, str) else cost_of(answer)
+        for engine in OTHERS:
+            print(f"{engine.name} ...", file=sys.stderr, flush=True)
+            answer = work(engine, wavs, python, Path(folder))
+            rows[engine.name] = answer if isinstance(answer, str) else cost_of(answer)
     try:
         rows.update(measure(paths, audio_s, jobs, model))
     except ModelError as error:

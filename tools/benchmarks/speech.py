@@ -38,8 +38,8 @@ class Engine:
 PEERS = (
     Engine("pocketsphinx", "pocketsphinx", {}),
     Engine("moonshine tiny-en", "moonshine", {}),
-    Engine("faster-whisper tiny.en", "faster-whisper", {"size": "tiny.en"}),
-    Engine("faster-whisper base", "faster-whisper", {"size": "base"}),
+    Engine("faster-whisper tiny.en", "faster-whisper", {"model": "tiny.en"}),
+    Engine("faster-whisper base", "faster-whisper", {"model": "base"}),
 )
 PACKAGES = {"pocketsphinx": "pocketsphinx==5.1.1", "moonshine_voice": "moonshine-voice==0.1.0"}
 

@@ -11,6 +11,7 @@ blocks before it are done, and takes as long as its arithmetic took.
 import json
 import os
 import sys
+import tempfile
 import time
 import wave
 from pathlib import Path
@@ -102,10 +103,10 @@ class Moonshine:
 class FasterWhisper:
     """Hears whole recordings only: everything is done after the last sample."""
 
-    def __init__(self, size: str):
+    def __init__(self, model: str):
         from faster_whisper import WhisperModel
 
-        self._model = WhisperModel(size, device="cpu", compute_type="int8", cpu_threads=1)
+        self._model = WhisperModel(model, device="cpu", compute_type="int8", cpu_threads=1)
 
     def start(self) -> None:
         self._blocks: list[np.ndarray] = []
@@ -116,8 +117,31 @@ class FasterWhisper:
 
     def finish(self) -> str:
         samples = np.concatenate(self._blocks).astype(np.float32) / 32768
-        segments, _ = self._model.transcribe(samples, language="en")
+        segments, _ = self._model.transcribe(samples, language="en", **self._options(len(samples) / RATE))
         return " ".join(segment.text.strip() for segment in segments)
+
+    def _options(self, duration_s: float) -> dict:
+        return {}
+
+
+class RandomWhisper(FasterWhisper):
+    """The arithmetic of tiny.en without its weights: as many tokens as words are spoken, and a try at each segment."""
+
+    TOKENS_PER_S = 3.0
+
+    def __init__(self) -> None:
+        from . import random_whisper
+
+        with tempfile.TemporaryDirectory() as folder:
+            random_whisper.write(Path(folder))
+            super().__init__(folder)
+        self._end = random_whisper.END
+
+    def _options(self, duration_s: float) -> dict:
+        num_tokens = max(2, round(self.TOKENS_PER_S * duration_s))
+        # CTranslate2 halves the length that it is given, prompt included.
+        length = {"max_new_tokens": 2 * num_tokens - 2, "suppress_tokens": [self._end]}
+        return {**length, "temperature": 0.0, "without_timestamps": True, "condition_on_previous_text": False}
 
 
 ENGINES = {
@@ -125,6 +149,7 @@ ENGINES = {
     "pocketsphinx": PocketSphinx,
     "moonshine": Moonshine,
     "faster-whisper": FasterWhisper,
+    "random-whisper": RandomWhisper,
 }
 
 
