@@ -7,7 +7,7 @@ range is refused with its place in the file.
 import json
 import tomllib
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
@@ -194,7 +194,7 @@ def from_dict(kind: type[Settings], values: dict[str, Any], where: str) -> Setti
     """Builds the dataclass `kind`, refusing any name it does not have. `where` opens each message.
 
     Raises:
-        ConfigError: an unknown name, a value of the wrong kind or out of range.
+        ConfigError: an unknown or missing name, a value of the wrong kind or out of range.
     """
     hints = get_type_hints(kind)
     known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
@@ -203,6 +203,9 @@ def from_dict(kind: type[Settings], values: dict[str, Any], where: str) -> Setti
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
             raise ConfigError(f"{where}: unknown setting {name!r}; {hint}")
+    for item in fields(kind):  # type: ignore[arg-type]
+        has_default = item.default is not MISSING or item.default_factory is not MISSING
+        check(has_default or item.name in values, f"{where}: setting {item.name!r} is missing")
     return kind(**{name: _convert(hints[name], value, f"{where}: {name}") for name, value in values.items()})
 
 

@@ -5,6 +5,7 @@ as float16 without normalisation, and `NAME.jsonl`, one line an utterance.
 """
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +36,8 @@ class Example:
     """Its first frame in the file of features."""
     features: np.ndarray
     """The (all frames, M) float16 file, mapped into memory."""
+    teacher: "Example | None" = None
+    """The frames that a larger model made of the same utterance (`teacher.py`)."""
 
     def load(self) -> np.ndarray:
         """The (T, M) frames, float32."""
@@ -55,11 +58,32 @@ def cache_features(corpus: Path, config: FeatureConfig, speed: float, cache: Pat
         DataError, AudioError: a corpus or a recording that cannot be read.
     """
     shape = f"{config.sample_rate}-{config.num_mels}-{config.window_ms:g}-{config.hop_ms:g}"
-    stem = cache / f"{corpus.resolve().parent.name}-{corpus.name}-{shape}-x{speed:g}"
-    index, frames = stem.with_name(stem.name + ".jsonl"), stem.with_name(stem.name + ".f16")
-    if not index.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        _write_cache(read_corpus(corpus), config, speed, frames, index, num_processes)
+    stem = cache / f"{corpus_name(corpus)}-{shape}-x{speed:g}"
+    if not cache_exists(stem):
+        write_cache(corpus, stem, partial(_compute, config=config, speed=speed), num_processes)
+    return read_cache(corpus, stem, config.num_mels, speed)
+
+
+def corpus_name(corpus: Path) -> str:
+    """The name of a corpus in a cache."""
+    return f"{corpus.resolve().parent.name}-{corpus.name}"
+
+
+def cache_exists(stem: Path) -> bool:
+    return _index(stem).exists()
+
+
+def _index(stem: Path) -> Path:
+    return stem.with_name(stem.name + ".jsonl")
+
+
+def read_cache(corpus: Path, stem: Path, width: int, speed: float) -> list[Example]:
+    """The examples of a corpus whose (T, width) frames lie in the two files named `stem`.
+
+    Raises:
+        DataError: files that do not fit each other or the corpus.
+    """
+    index, frames = _index(stem), stem.with_name(stem.name + ".f16")
     entries = [json.loads(line) for line in index.read_text(encoding="utf-8").splitlines()]
     if corpus.exists():  # the cache alone will do, for instance on another machine
         listed = [(utterance.id, utterance.text) for utterance in read_corpus(corpus)]
@@ -68,7 +92,7 @@ def cache_features(corpus: Path, config: FeatureConfig, speed: float, cache: Pat
                 f"{index}: lists other utterances than {corpus}; delete it to compute the features anew, "
                 "or choose another data.cache where another corpus has the same name"
             )
-    features = np.memmap(frames, np.float16, mode="r").reshape(-1, config.num_mels)
+    features = np.memmap(frames, np.float16, mode="r").reshape(-1, width)
     expected = sum(entry["num_frames"] for entry in entries)
     if len(features) != expected:
         raise DataError(
@@ -77,12 +101,17 @@ def cache_features(corpus: Path, config: FeatureConfig, speed: float, cache: Pat
     return [Example(**entry, speed=speed, features=features) for entry in entries]
 
 
-def _write_cache(
-    utterances: list[Utterance], config: FeatureConfig, speed: float, frames: Path, index: Path, num_processes: int
-) -> None:
-    """The index appears last and whole, so an interrupted run leaves nothing that looks finished."""
-    partial_frames, partial_index = frames.with_suffix(".part"), index.with_suffix(".part-index")
-    compute = partial(_compute, config=config, speed=speed)
+def write_cache(corpus: Path, stem: Path, compute: Callable[[Utterance], np.ndarray], num_processes: int) -> None:
+    """Writes the (T, width) float16 frames that `compute` makes of each utterance of a corpus.
+
+    The index appears last and whole, so an interrupted run leaves nothing that looks finished.
+
+    Raises:
+        DataError, AudioError: a corpus or a recording that cannot be read.
+    """
+    utterances, index, frames = read_corpus(corpus), _index(stem), stem.with_name(stem.name + ".f16")
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    partial_frames, partial_index = frames.with_name(frames.name + ".part"), index.with_name(index.name + ".part")
     offset = 0
     with (
         ProcessPoolExecutor(num_processes, get_context("spawn")) as pool,

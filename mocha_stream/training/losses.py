@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 import torchaudio.functional
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..attention import Alignment
 from ..model import MochaModel
@@ -20,6 +20,7 @@ class Batch(NamedTuple):
     feature_lengths: Tensor  # (B,)
     tokens: Tensor  # (B, U), zeros after a row's end
     token_lengths: Tensor  # (B,)
+    teacher: Tensor | None = None  # (B, S, K), what a larger model makes of each encoder frame
 
 
 class Losses(NamedTuple):
@@ -30,6 +31,7 @@ class Losses(NamedTuple):
     quantity: Tensor  # expected stops too few or too many
     synchrony: Tensor  # frames between the expected stops and those of CTC; 0 unless asked for
     consistency: Tensor  # between what CTC says of two views of an utterance; 0 unless the batch has them
+    teacher: Tensor  # between what is made of a frame and what a larger model makes of it; 0 unless the batch has that
 
 
 class Diagnosis(NamedTuple):
@@ -48,8 +50,12 @@ def compute(
     smoothing: float,
     synchronous: bool,
     paired: bool = False,
+    imitate: nn.Linear | None = None,
 ) -> tuple[Losses, Diagnosis, Alignment]:
-    """Everything from one pass over a batch of utterances; of a `paired` one, each half is a view of the same."""
+    """Everything from one pass over a batch of utterances; of a `paired` one, each half is a view of the same.
+
+    `imitate` predicts the teacher of a batch that has one from the (B, S, D) encoder frames.
+    """
     frames, lengths = model.encoder(batch.features, batch.feature_lengths, chunk)
     ctc_log = model.ctc(frames).float().log_softmax(-1)
     states = model.decoder(batch.tokens)
@@ -63,12 +69,16 @@ def compute(
     )
     quantity = quantity_loss(alignment.alpha, batch.token_lengths)
     consistency = consistency_loss(ctc_log, lengths) if paired else token.new_zeros(())
+    teacher = token.new_zeros(())
+    if imitate is not None and batch.teacher is not None:
+        teacher = teacher_loss(imitate(frames).float(), batch.teacher, lengths)
     synchrony, delay = token.new_zeros(()), token.new_zeros(())
     if synchronous:
         synchrony, delay = synchrony_loss(alignment.alpha, ctc_log.detach(), batch.tokens, lengths, batch.token_lengths)
     correct = (logits.detach()[real].argmax(-1) == batch.tokens[real]).sum()
     mass = alignment.alpha.detach()[:, :-1][real].sum()
-    return Losses(token, ctc, quantity, synchrony, consistency), Diagnosis(correct, mass, delay.detach()), alignment
+    losses = Losses(token, ctc, quantity, synchrony, consistency, teacher)
+    return losses, Diagnosis(correct, mass, delay.detach()), alignment
 
 
 def text_loss(model: MochaModel, tokens: Tensor, token_lengths: Tensor) -> Tensor:
@@ -92,6 +102,16 @@ def consistency_loss(ctc_log: Tensor, lengths: Tensor) -> Tensor:
     return F.kl_div(first, second.detach(), reduction="sum", log_target=True) + F.kl_div(
         second, first.detach(), reduction="sum", log_target=True
     )
+
+
+def teacher_loss(predicted: Tensor, teacher: Tensor, lengths: Tensor) -> Tensor:
+    """The mean square of the differences between (B, S, K) frames, summed over the frames of all rows.
+
+    Distillation of a larger model's hidden frames (Romero et al. 2015, "FitNets", arXiv 1412.6550): every frame says
+    what was heard there, where a transcript says it only of the whole.
+    """
+    real = length_mask(lengths, predicted.shape[1])
+    return F.mse_loss(predicted[real], teacher[real], reduction="sum") / predicted.shape[-1]
 
 
 def quantity_loss(alpha: Tensor, token_lengths: Tensor) -> Tensor:

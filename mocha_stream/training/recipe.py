@@ -23,6 +23,8 @@ class DataConfig:
     """Share of utterances that are followed by another one in the same example, as in a stream."""
     text: tuple[str, ...] = ()
     """Files of text for `loss.text`, a sentence a line, plain or .xz."""
+    teacher: str = ""
+    """Folder of a larger model's frames for `loss.teacher`, as `recipes/librispeech/teacher.py` writes them."""
     text_lines: int = 48
     """Lines of it in an update, over all processes."""
     dev_utterances: int = 200
@@ -57,11 +59,15 @@ class LossConfig:
     twice, changed in two ways."""
     text: float = 0.0
     """Weight of the decoder's loss on the lines of `data.text`."""
+    teacher: float = 0.0
+    """Weight of the distance from the frames of a larger model, `data.teacher`."""
 
     def __post_init__(self) -> None:
         check(0 <= self.ctc <= 1, f"loss.ctc is {self.ctc}; it is a share, 0 to 1")
         check(0 <= self.label_smoothing < 1, f"loss.label_smoothing is {self.label_smoothing}; expected 0 to below 1")
-        check_least(self, "loss", 0, "quantity", "synchrony", "noise", "synchrony_from", "consistency", "text")
+        check_least(
+            self, "loss", 0, "quantity", "synchrony", "noise", "synchrony_from", "consistency", "text", "teacher"
+        )
 
 
 @dataclass(frozen=True)
@@ -130,11 +136,6 @@ def read_recipe(path: Path, assignments: list[str]) -> Recipe:
     values, bases = _read_with_base(path)
     values = set_values(values, assignments)
     where = f"{path} (based on {', '.join(base.name for base in bases)})" if bases else str(path)
-    for name in ("run", "data"):
-        check(name in values, f"{where}: setting {name!r} is missing")
-    check(isinstance(values["data"], dict), f"{where}: data is {values['data']!r}; expected a table of settings")
-    for name in ("train", "dev", "cache"):
-        check(name in values["data"], f"{where}: data: setting {name!r} is missing")
     return from_dict(Recipe, values, where)
 
 

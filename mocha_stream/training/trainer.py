@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from ..config import ModelConfig, to_toml
@@ -34,6 +34,7 @@ from .losses import Batch, Diagnosis, Losses, compute, text_loss
 from .pictures import draw
 from .recipe import Recipe, read_recipe
 from .run_writer import RunWriter
+from .teacher import Teacher
 
 LONGEST_TEXT = 100
 """Tokens of a line of text that the decoder learns from; the rest of the line is left out."""
@@ -84,6 +85,9 @@ class Trainer:
         sets = [read_examples([corpus], features, data.speeds, cache, os.cpu_count() or 1) for corpus in corpora]
         if rank == 0 and world > 1:
             dist.barrier()
+        self.teacher = Teacher(root / data.teacher) if recipe.loss.teacher else None
+        if self.teacher:
+            sets = [self.teacher.add_to(corpus, part) for corpus, part in zip(corpora, sets, strict=True)]
         # Each corpus by itself: an id may be in several of them.
         groups = [group for part in sets for group in _group(part, data.shortest_s * 100, data.longest_s * 100)]
         self.variants = sorted(groups, key=lambda group: group[0].id)
@@ -98,7 +102,8 @@ class Trainer:
 
         torch.manual_seed(recipe.training.seed)
         self.model = MochaModel(ModelConfig(**{**vars(recipe.model), "vocab_size": len(self.tokenizer)})).to(device)
-        self.mean, deviation = self._statistics([group[0] for group in self.variants])
+        measured = self._measured()
+        self.mean, deviation = feature_statistics(measured)
         self.model.encoder.frontend.set_statistics(torch.from_numpy(self.mean), torch.from_numpy(deviation))
         if begun is not None:
             if begun.config != self.model.config:
@@ -107,7 +112,12 @@ class Trainer:
                 )
             self.model.load_state_dict(begun.state_dict())
             self.mean = begun.encoder.frontend.mean.numpy()
+        self.imitate: nn.Linear | None = None  # says what the teacher would, from an encoder frame
+        if self.teacher:
+            self.teacher.measure(measured)
+            self.imitate = nn.Linear(recipe.model.encoder.width, self.teacher.size).to(device)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.parameters += self.imitate.parameters() if self.imitate else []
         self.optimizers = self._optimizers()
         self.step, self.epoch, self.position = 0, 0, 0
         self.timed: list[tuple[float, float]] = []  # seconds of audio in the first steps, and seconds they took
@@ -135,10 +145,10 @@ class Trainer:
             raise ConfigError("loss.text is above 0 but data.text names no text; name files, or set loss.text=0")
         return [line for line in lines if line]
 
-    def _statistics(self, examples: list[Example]) -> tuple[np.ndarray, np.ndarray]:
-        """Feature statistics of at most 2000 utterances, evenly spread."""
-        chosen = np.linspace(0, len(examples) - 1, min(2000, len(examples))).astype(int)
-        return feature_statistics([examples[i] for i in chosen])
+    def _measured(self) -> list[Example]:
+        """At most 2000 utterances, evenly spread, that statistics are taken from."""
+        chosen = np.linspace(0, len(self.variants) - 1, min(2000, len(self.variants))).astype(int)
+        return [self.variants[i][0] for i in chosen]
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         """Muon for the matrices inside, AdamW for embeddings, outputs, convolutions and vectors (arXiv 2502.16982).
@@ -154,6 +164,7 @@ class Trainer:
             if parameter.requires_grad:
                 group = others if parameter.dim() > 2 or name.startswith(outer) else inner
                 (vectors if parameter.dim() < 2 else group).append(parameter)
+        others += self.imitate.parameters() if self.imitate else []
         muon = torch.optim.Muon(inner, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
         groups = [{"params": others, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
         return [muon, torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=True)]
@@ -278,7 +289,10 @@ class Trainer:
                 rows.append(augment(features, self.mean, self.recipe.augment, random))
         features, lengths = pad([row for rows in views for row in rows], 64)
         tokens, token_lengths = pad([np.array(self._target(item), np.int64) for item in items] * self.views, 8)
-        return Batch(*(torch.from_numpy(part).to(self.device) for part in (features, lengths, tokens, token_lengths)))
+        arrays = [features, lengths, tokens, token_lengths]
+        if self.teacher:
+            arrays.append(pad([self.teacher.targets(item) for item in items] * self.views, 64 // 8)[0])
+        return Batch(*(torch.from_numpy(array).to(self.device) for array in arrays))
 
     def _train_step(self, parts: list[Batch], num_tokens: int, progress: float) -> dict[str, float]:
         """One update from a batch in parts; returns what the log shows of it. `progress` counts epochs."""
@@ -293,7 +307,8 @@ class Trainer:
 
         self.model.train()
         synchronous = loss.synchrony > 0 and progress >= loss.synchrony_from * training.epochs
-        self.model.zero_grad()
+        for parameter in self.parameters:
+            parameter.grad = None
         text = self._text_loss()
         if text.requires_grad:
             (loss.text * text).backward()
@@ -302,7 +317,14 @@ class Trainer:
         for batch in parts:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=training.bfloat16):
                 losses, diagnosis, _ = compute(
-                    self.model, batch, chunk, loss.noise, loss.label_smoothing, synchronous, self.views == 2
+                    self.model,
+                    batch,
+                    chunk,
+                    loss.noise,
+                    loss.label_smoothing,
+                    synchronous,
+                    self.views == 2,
+                    self.imitate,
                 )
             total = self._total(losses) / max(1, num_tokens)
             total.backward()
@@ -312,7 +334,7 @@ class Trainer:
         if bool(torch.isfinite(norm)):
             for optimizer in self.optimizers:
                 optimizer.step()
-        value, token, ctc, quantity, synchrony, consistency, correct, mass, delay, text_value = sums.tolist()
+        value, token, ctc, quantity, synchrony, consistency, teacher, correct, mass, delay, text_value = sums.tolist()
         n = max(1, num_tokens)
         return {
             "loss": value,
@@ -321,6 +343,7 @@ class Trainer:
             "quantity": quantity / n,
             "synchrony": synchrony / n,
             "consistency": consistency / n,
+            "teacher": teacher / n,
             "text": text_value,
             "accuracy": correct / n,
             "mass": mass / n,
@@ -338,6 +361,7 @@ class Trainer:
             + weights.quantity * losses.quantity
             + weights.synchrony * losses.synchrony
             + weights.consistency * losses.consistency
+            + weights.teacher * losses.teacher
         )
 
     def _text_loss(self) -> Tensor:
@@ -418,6 +442,7 @@ class Trainer:
             return
         state = {
             "model": self.model.state_dict(),
+            "imitate": self.imitate.state_dict() if self.imitate else {},
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "step": self.step,
             "epoch": self.epoch,
@@ -446,6 +471,8 @@ class Trainer:
             raise DataError(f"{self.folder}: holds no whole checkpoint to resume from; start without --resume")
         try:
             self.model.load_state_dict(state["model"])
+            if self.imitate:
+                self.imitate.load_state_dict(state["imitate"])
         except RuntimeError:
             raise DataError(
                 f"{path}: the checkpoint is of another model than the recipe's; start without --resume"

@@ -30,8 +30,8 @@ def batch(sizes: list[tuple[int, int]], extra: int = 0, padding: float = 1e4) ->
     return Batch(features, lengths, tokens, counts)
 
 
-def losses(model, items: Batch, chunk: int | None = 2, smoothing: float = 0.1):
-    return compute(model, items, chunk, 0.0, smoothing, True)
+def losses(model, items: Batch, chunk: int | None = 2, smoothing: float = 0.1, imitate: torch.nn.Linear | None = None):
+    return compute(model, items, chunk, 0.0, smoothing, True, imitate=imitate)
 
 
 @settings(deadline=None, max_examples=15)
@@ -44,16 +44,19 @@ def losses(model, items: Batch, chunk: int | None = 2, smoothing: float = 0.1):
 @torch.no_grad()
 def test_a_batch_is_its_rows_one_by_one(sizes, extra, energy, chunk):
     model, items = random_model(energy=energy).double(), batch(sizes, extra)
-    whole, diagnosis, _ = losses(model, items, chunk)
-    total, seen = torch.zeros(5).double(), torch.zeros(3).double()
+    imitate = torch.nn.Linear(model.config.encoder.width, 3).double()
+    items = items._replace(teacher=torch.randn(len(sizes), -(-items.features.shape[1] // 8), 3).double())
+    whole, diagnosis, _ = losses(model, items, chunk, imitate=imitate)
+    total, seen = torch.zeros(len(whole)).double(), torch.zeros(len(diagnosis)).double()
     for row, (length, count) in enumerate(sizes):
         alone = Batch(
             items.features[row : row + 1, :length],
             items.feature_lengths[row : row + 1],
             items.tokens[row : row + 1, :count],
             items.token_lengths[row : row + 1],
+            items.teacher[row : row + 1, : -(-length // 8)],
         )
-        parts, counts, _ = losses(model, alone, chunk)
+        parts, counts, _ = losses(model, alone, chunk, imitate=imitate)
         total += torch.stack([part.double() for part in parts])
         seen += torch.stack([part.double() for part in counts])
     torch.testing.assert_close(torch.stack([part.double() for part in whole]), total, rtol=1e-5, atol=1e-4)

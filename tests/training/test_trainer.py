@@ -9,15 +9,19 @@ import time
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 import torch
 from tiny import RATE, noise, sentences
 
 from mocha_stream.config import to_toml
+from mocha_stream.corpus import Utterance
 from mocha_stream.errors import AudioError, ConfigError, DataError, MochaError
 from mocha_stream.model_folder import load_model
 from mocha_stream.recognizer import Recognizer
+from mocha_stream.training.data import corpus_name, write_cache
+from mocha_stream.training.teacher import TeacherConfig, write_config
 from mocha_stream.training.trainer import average_weights, train
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,10 +46,18 @@ def made_up_speech(folder: Path, count: int) -> Path:
         soundfile.write(folder / f"{number}.wav", noise(0.4 + number % 7 / 10, number), RATE)
         entries.append({"path": f"{number}.wav", "text": line, "speaker": str(number % 3)})
     (folder / "set.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    write_config(folder / "teacher", TeacherConfig("any", 6, 0.0, 0.03))
+    write_cache(folder / "set.jsonl", folder / "teacher" / corpus_name(folder / "set.jsonl"), any_frames, 1)
     return folder / "set.jsonl"
 
 
+def any_frames(utterance: Utterance) -> np.ndarray:
+    """A teacher that says as much of an utterance as nothing."""
+    return np.random.default_rng(list(utterance.id.encode())).standard_normal((20, 6)).astype(np.float16)
+
+
 def write_recipe(folder: Path, train_set: Path, dev_set: Path | None = None, **tables: dict) -> Path:
+    teacher = train_set.parent / "teacher"
     values = {
         "run": "run",
         "data": {
@@ -56,6 +68,7 @@ def write_recipe(folder: Path, train_set: Path, dev_set: Path | None = None, **t
             "join": 0.2,
             "text": ["text.txt"],
             "text_lines": 5,
+            "teacher": str(teacher),
             "dev_utterances": 4,
         },
         "model": {
@@ -65,7 +78,7 @@ def write_recipe(folder: Path, train_set: Path, dev_set: Path | None = None, **t
             "attention": {"width": 8},
             "decoder": {"width": 10, "embedding": 8},
         },
-        "loss": {"synchrony": 0.1, "synchrony_from": 0.5, "text": 0.3},
+        "loss": {"synchrony": 0.1, "synchrony_from": 0.5, "text": 0.3, "teacher": 0.2 if teacher.exists() else 0.0},
         "training": {
             "epochs": 3,
             "batch_s": 4.0,
@@ -118,6 +131,7 @@ def test_a_run_leaves_a_log_checkpoints_and_a_model(undisturbed):
     assert any(line["synchrony"] > 0 for line in steps if line["epoch"] == 3)
     assert not any(line["synchrony"] for line in steps if line["epoch"] == 1)
     assert steps[-1]["text"] < steps[0]["text"] < 4
+    assert all(line["teacher"] > 0 for line in steps)
     assert steps[-1]["learning_rate"] < steps[5]["learning_rate"]
     assert len(list(run.glob("checkpoint-*.pt"))) == 2
     assert len(list(run.glob("epoch-*.safetensors"))) == 2
@@ -217,7 +231,7 @@ def test_a_finished_run_may_be_resumed(undisturbed):
 @pytest.mark.slow
 def test_two_processes_or_batches_in_parts_give_the_same_losses(speech, tmp_path):
     plain = {
-        "loss": {"noise": 0.0, "synchrony": 0.1, "synchrony_from": 0.5, "consistency": 0.2, "text": 0.3},
+        "loss": {"noise": 0.0, "consistency": 0.2},
         "training": {"epochs": 2, "batch_s": 12.0},
     }
     paths = []
@@ -340,7 +354,7 @@ def test_the_same_id_in_two_corpora_is_two_utterances(speech, tmp_path):
     lines = [json.loads(line) for line in manifest.read_text().splitlines()]
     other.write_text("".join(json.dumps({**line, "text": "ZEBRA " + line["text"]}) + "\n" for line in lines))
     path = write_recipe(tmp_path, manifest, data={"train": [str(speech), str(manifest), str(other)]})
-    train(path, assignments=["training.epochs=1", "data.join=0.0", "data.speeds=[1.0]"])
+    train(path, assignments=["training.epochs=1", "data.join=0.0", "data.speeds=[1.0]", "loss.teacher=0.0"])
     heard = sum(line["audio_s"] for line in log(path))
     seconds = [soundfile.info(item).duration - 0.015 for item in (tmp_path / "twins").glob("*.wav")]
     once = [soundfile.info(item).duration - 0.015 for item in speech.parent.glob("*.wav")]
@@ -353,5 +367,5 @@ def test_utterances_without_text_do_no_harm(speech, tmp_path):
     lines[2] = json.dumps({**json.loads(lines[2]), "text": "1984"})
     manifest.write_text("\n".join(lines))
     path = write_recipe(tmp_path, manifest, data={"dev_utterances": 8}, training={"epochs": 1})
-    train(path, assignments=["model.vocab_size=35"])
+    train(path, assignments=["model.vocab_size=35", "loss.teacher=0.0"])
     assert len(log(path)) > 1
