@@ -44,7 +44,7 @@ class Recognizer:
     """
 
     def __init__(self, model: MochaModel, tokenizer: Tokenizer, beam: BeamConfig | None = None):
-        self.model, self.tokenizer = model.eval(), tokenizer
+        self.model, self.tokenizer = model.eval().by_columns(), tokenizer
         self.config = model.config
         self.search: Search = BeamSearch.load(model, tokenizer, beam) if beam else GreedySearch(model)
 

@@ -105,6 +105,7 @@ def _random_model(seed: int, **changes) -> MochaModel:
 @torch.no_grad()
 def _hearing_model(seed: int, **changes) -> MochaModel:
     model = random_model(seed, **changes)
+    torch.manual_seed(seed)  # the random model may have been made before
     frontend, attention, half = model.encoder.frontend, model.attention, 6
     frontend.set_statistics(torch.full((MELS,), -8.0), torch.ones(MELS))
     for number, layer in enumerate(frontend.convs):

@@ -31,20 +31,21 @@ FEW_FRAMES = 32
 """Up to so many frames, in a stream, `nn.LSTM` spends more time on rearranging its weights than on using them."""
 
 
-def _run_lstm(lstm: nn.LSTM, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What `lstm` gives for (B, S, D) frames from (B, H) states: outputs, and the states after them."""
+def _run_lstm(lstm: nn.LSTM, x: Tensor, hidden: Tensor, cell: Tensor, kept: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What `lstm` gives for (B, S, D) frames from (B, H) states: outputs, and the states after `kept` frames."""
     if lstm.training or x.shape[1] > FEW_FRAMES:
-        output, (last_hidden, last_cell) = lstm(x, (hidden[None], cell[None]))
+        output, (last_hidden, last_cell) = lstm(x[:, :kept], (hidden[None], cell[None]))
+        if x.shape[1] > kept:
+            output = torch.cat([output, lstm(x[:, kept:], (last_hidden, last_cell))[0]], 1)
         return output, last_hidden[0], last_cell[0]
     input_weight, hidden_weight, input_bias, hidden_bias = lstm.all_weights[0]
     inputs = F.linear(x, input_weight, input_bias + hidden_bias)
-    outputs = []
+    outputs, cells = [hidden], [cell]
     for frame in inputs.unbind(1):
-        enter, forget, candidate, leave = torch.addmm(frame, hidden, hidden_weight.T).chunk(4, 1)
-        cell = torch.sigmoid(forget) * cell + torch.sigmoid(enter) * torch.tanh(candidate)
-        hidden = torch.sigmoid(leave) * torch.tanh(cell)
-        outputs.append(hidden)
-    return torch.stack(outputs, 1), hidden, cell
+        enter, forget, candidate, leave = torch.addmm(frame, outputs[-1], hidden_weight.T).chunk(4, 1)
+        cells.append(torch.sigmoid(forget) * cells[-1] + torch.sigmoid(enter) * torch.tanh(candidate))
+        outputs.append(torch.sigmoid(leave) * torch.tanh(cells[-1]))
+    return torch.stack(outputs[1:], 1), outputs[kept], cells[kept]
 
 
 class HighwayLayer(nn.Module):
@@ -63,7 +64,7 @@ class HighwayLayer(nn.Module):
         """The backward LSTM over the first `valid` frames of each row, from the last one to the first."""
         reverse, index = _reverse_within(normed, valid)
         zeros = normed.new_zeros(len(normed), self.backward_lstm.hidden_size)
-        output, _, _ = _run_lstm(self.backward_lstm, reverse, zeros, zeros)
+        output, _, _ = _run_lstm(self.backward_lstm, reverse, zeros, zeros, reverse.shape[1])
         return output.gather(1, index.expand(-1, -1, output.shape[2]))
 
     def combine(self, x: Tensor, normed: Tensor, ahead: Tensor, back: Tensor) -> Tensor:
@@ -87,10 +88,7 @@ class HighwayLayer(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """A chunk and its look ahead, from the (B, H) state before it; the state returned is that after the chunk."""
         normed = self.norm(x)
-        ahead, hidden, cell = _run_lstm(self.forward_lstm, normed[:, :chunk], hidden, cell)
-        if x.shape[1] > chunk:
-            beyond, _, _ = _run_lstm(self.forward_lstm, normed[:, chunk:], hidden, cell)
-            ahead = torch.cat([ahead, beyond], 1)
+        ahead, hidden, cell = _run_lstm(self.forward_lstm, normed, hidden, cell, chunk)
         return self.combine(x, normed, ahead, self.backward_direction(normed, valid)), hidden, cell
 
 
