@@ -104,8 +104,7 @@ def _random_model(seed: int, **changes) -> MochaModel:
 @cache
 @torch.no_grad()
 def _hearing_model(seed: int, **changes) -> MochaModel:
-    model = random_model(seed, **changes)
-    torch.manual_seed(seed)  # the random model may have been made before
+    model = _random_model.__wrapped__(seed, **changes)  # made anew, so that chance goes on from there
     frontend, attention, half = model.encoder.frontend, model.attention, 6
     frontend.set_statistics(torch.full((MELS,), -8.0), torch.ones(MELS))
     for number, layer in enumerate(frontend.convs):
