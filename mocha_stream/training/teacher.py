@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..config import from_dict
+from ..encoders.frontend import Frontend
 from ..errors import DataError
 from ..writers import write_whole
 from .data import Example, cache_exists, corpus_name, feature_statistics, read_cache
@@ -18,7 +19,6 @@ from .data import Example, cache_exists, corpus_name, feature_statistics, read_c
 POINTS = 3
 """Times within an encoder frame at which the teacher is asked."""
 FEATURES_PER_S = 100
-STRIDE = 8  # features in an encoder frame
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Teacher:
         A time later than the last frame of a teacher has what that frame has; and so has the silence at the end.
         """
         ends = np.cumsum([example.num_frames for example in item])
-        num_points = POINTS * -(-ends[-1] // STRIDE)
-        at = (np.arange(num_points) + 0.5) * STRIDE / POINTS  # in features
+        num_points = POINTS * -(-ends[-1] // Frontend.stride)
+        at = (np.arange(num_points) + 0.5) * Frontend.stride / POINTS  # in features
         which = np.minimum(np.searchsorted(ends, at, "right"), len(item) - 1)
         parts = []
         for i, example in enumerate(item):

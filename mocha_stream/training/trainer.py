@@ -39,6 +39,9 @@ from .teacher import Teacher
 LONGEST_TEXT = 100
 """Tokens of a line of text that the decoder learns from; the rest of the line is left out."""
 
+PADDED = 64
+"""Features that the length of a batch is a multiple of."""
+
 TIMED_STEPS = 20
 """Steps after which a run tells its speed and memory."""
 
@@ -287,11 +290,12 @@ class Trainer:
             features = np.concatenate([example.load() for example in item])
             for rows in views:
                 rows.append(augment(features, self.mean, self.recipe.augment, random))
-        features, lengths = pad([row for rows in views for row in rows], 64)
+        features, lengths = pad([row for rows in views for row in rows], PADDED)
         tokens, token_lengths = pad([np.array(self._target(item), np.int64) for item in items] * self.views, 8)
         arrays = [features, lengths, tokens, token_lengths]
         if self.teacher:
-            arrays.append(pad([self.teacher.targets(item) for item in items] * self.views, 64 // 8)[0])
+            told = [self.teacher.targets(item) for item in items] * self.views
+            arrays.append(pad(told, PADDED // self.model.encoder.frontend.stride)[0])
         return Batch(*(torch.from_numpy(array).to(self.device) for array in arrays))
 
     def _train_step(self, parts: list[Batch], num_tokens: int, progress: float) -> dict[str, float]:
