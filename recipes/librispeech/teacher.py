@@ -3,7 +3,7 @@
     pip install -c constraints.txt -e '.[teacher]'
     python recipes/librispeech/teacher.py FOLDER CORPUS...
 
-FOLDER is the recipe's `data.teacher`; an hour of speech is 86 MB there and takes about 20 seconds on two cores. The
+FOLDER is the recipe's `data.teacher`; an hour of speech is 86 MB there and takes about 25 seconds on two cores. The
 encoder of moonshine tiny-en (arXiv 2410.15608; MIT license) comes with the package moonshine-voice. Its frames are
 384 samples apart, and its three convolutions hear 895 samples for each.
 """
