@@ -5,8 +5,10 @@ as float16 without normalisation, and `NAME.jsonl`, one line an utterance.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -21,6 +23,9 @@ from ..config import FeatureConfig
 from ..corpus import Utterance, read_corpus
 from ..errors import DataError
 from ..features import log_mel
+
+WORTH_A_PROCESS = 100
+"""Utterances for which one more process, a second or two to start, saves time."""
 
 
 @dataclass(frozen=True)
@@ -112,13 +117,12 @@ def write_cache(corpus: Path, stem: Path, compute: Callable[[Utterance], np.ndar
     utterances, index, frames = read_corpus(corpus), _index(stem), stem.with_name(stem.name + ".f16")
     stem.parent.mkdir(parents=True, exist_ok=True)
     partial_frames, partial_index = frames.with_name(frames.name + ".part"), index.with_name(index.name + ".part")
-    offset = 0
+    num_processes, offset = min(num_processes, 1 + len(utterances) // WORTH_A_PROCESS), 0
     with (
-        ProcessPoolExecutor(num_processes, get_context("spawn")) as pool,
         partial_frames.open("wb") as frame_file,
         partial_index.open("w", encoding="utf-8") as index_file,
+        closing(_compute_all(utterances, compute, num_processes)) as computed,
     ):
-        computed = pool.map(compute, utterances, chunksize=16)
         progress = tqdm(computed, f"features {frames.stem}", total=len(utterances), unit="utt", leave=False)
         for utterance, features in zip(utterances, progress, strict=True):
             features.tofile(frame_file)
@@ -127,6 +131,22 @@ def write_cache(corpus: Path, stem: Path, compute: Callable[[Utterance], np.ndar
             offset += len(features)
     partial_frames.rename(frames)
     partial_index.rename(index)
+
+
+def _compute_all(
+    utterances: list[Utterance], compute: Callable[[Utterance], np.ndarray], num_processes: int
+) -> Generator[np.ndarray, None, None]:
+    """What `compute` makes of each utterance, in their order. Raises DataError where a process dies."""
+    if num_processes == 1:
+        yield from map(compute, utterances)
+        return
+    with ProcessPoolExecutor(num_processes, get_context("spawn")) as pool:
+        try:
+            yield from pool.map(compute, utterances, chunksize=16)
+        except BrokenProcessPool:
+            raise DataError(
+                "a process that computed features was ended from outside, for want of memory perhaps; start again"
+            ) from None
 
 
 def feature_statistics(examples: list[Example]) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,16 @@ from mocha_stream.config import FeatureConfig
 from mocha_stream.errors import AudioError, ConfigError, DataError
 from mocha_stream.features import log_mel
 from mocha_stream.training.augment import AugmentConfig, add_noise, augment, warp
-from mocha_stream.training.data import cache_features, feature_statistics, make_batches, pad, read_examples, share
+from mocha_stream.training.data import (
+    cache_exists,
+    cache_features,
+    feature_statistics,
+    make_batches,
+    pad,
+    read_examples,
+    share,
+    write_cache,
+)
 
 FEATURES = FeatureConfig(num_mels=MELS)
 LENGTHS = st.lists(st.integers(1, 2000), min_size=1, max_size=60).map(np.array)
@@ -50,6 +59,25 @@ def test_speed_makes_it_shorter_and_higher(corpus, tmp_path):
     samples = soxr.resample(noise(1.5, 4), RATE * 1.25, RATE)
     assert fast.num_frames == pytest.approx(150 / 1.25, abs=3)
     np.testing.assert_allclose(fast.load(), log_mel(samples, FEATURES), atol=0.01, rtol=1e-3)
+
+
+def test_several_processes_write_what_one_writes(corpus, tmp_path, monkeypatch):
+    for number in (1, 2):
+        cache_features(corpus, FEATURES, 1.1, tmp_path / str(number), number)
+        monkeypatch.setattr("mocha_stream.training.data.WORTH_A_PROCESS", 2)
+    one, two = ({path.name: path.read_bytes() for path in (tmp_path / number).iterdir()} for number in ("1", "2"))
+    assert one == two
+
+
+def die(utterance):
+    os._exit(9)
+
+
+def test_a_process_that_dies_is_told_in_a_line_and_leaves_no_cache(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("mocha_stream.training.data.WORTH_A_PROCESS", 2)
+    with pytest.raises(DataError, match=r"was ended from outside, .*; start again"):
+        write_cache(corpus, tmp_path / "cache" / "set", die, 2)
+    assert not cache_exists(tmp_path / "cache" / "set")
 
 
 def test_a_cache_is_used_again_and_an_interrupted_one_is_not(corpus, tmp_path):
