@@ -232,7 +232,7 @@ def test_a_pause_ends_an_utterance_on_which_the_hypotheses_do_not_agree():
     finals = [event for event in events if isinstance(event, Final)]
     assert finals
     assert finals[-1].end_s < 2.6
-    assert all(event.start_s > 2.6 for event in session.finish() if isinstance(event, Final)), "none of what was said"
+    assert not session.finish()
 
 
 def test_many_recordings_give_what_each_gives_alone():

@@ -73,7 +73,7 @@ def talk(seed: int = 0) -> np.ndarray:
 @settings(deadline=None, max_examples=12)
 @given(data=st.data(), latency_ms=st.sampled_from(LATENCIES), size=st.sampled_from([0, 1, 399, 5000, 60_000, 136_000]))
 def test_any_cutting_of_the_samples_gives_the_same_bit_for_bit(make, lookahead, data, latency_ms, size):
-    engine, samples = recognizer(make(lookahead=lookahead)), talk()[:size]
+    engine, samples = recognizer(make(14, lookahead=lookahead)), talk()[:size]
     latency_ms = with_look_ahead(latency_ms, lookahead)
     whole, pieces = engine.session(latency_ms), engine.session(latency_ms)
     expected = hear(whole, samples)
@@ -84,7 +84,7 @@ def test_any_cutting_of_the_samples_gives_the_same_bit_for_bit(make, lookahead, 
     assert whole.num_energies == pieces.num_energies
     assert whole.num_frames == pieces.num_frames == -(-len(log_mel(samples, engine.config.features)) // 8)
     if size == 136_000:
-        assert whole.num_tokens > 3
+        assert len(words(expected)) > 4
 
 
 def test_one_sample_at_a_time():

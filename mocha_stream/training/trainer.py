@@ -476,13 +476,13 @@ class Trainer:
         try:
             self.model.load_state_dict(state["model"])
             if self.imitate:
-                self.imitate.load_state_dict(state["imitate"])
-        except RuntimeError:
+                self.imitate.load_state_dict(state.get("imitate", {}))
+            for optimizer, values in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(values)
+        except (RuntimeError, ValueError):
             raise DataError(
                 f"{path}: the checkpoint is of another model than the recipe's; start without --resume"
             ) from None
-        for optimizer, values in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(values)
         self.step, self.epoch, self.position = state["step"], state["epoch"], state["position"]
 
     def _save_epoch(self) -> None:

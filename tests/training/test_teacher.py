@@ -1,6 +1,5 @@
 """A teacher: its frames at the times of the encoder's, and the loss that has the encoder follow them."""
 
-import json
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -134,4 +133,4 @@ def test_the_script_asks_the_encoder_for_frames(script, monkeypatch, tmp_path):
     found = script.hear(SimpleNamespace(path=tmp_path / "a.wav"))
     assert found.shape == (41, 288) and found.dtype == np.float16
     assert asked[0]["input_values"].shape == asked[0]["attention_mask"].shape == (1, RATE)
-    assert json.loads(json.dumps(vars(script.CONFIG)))["frame_s"] == 0.024
+    assert script.CONFIG.frame_s == 0.024

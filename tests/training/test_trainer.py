@@ -225,6 +225,14 @@ def test_a_finished_run_may_be_resumed(undisturbed):
     assert losses(undisturbed) == before
 
 
+@pytest.mark.parametrize("before, after", [(0.2, 0.0), (0.0, 0.2)])
+def test_a_run_is_not_resumed_with_or_without_a_teacher_that_it_had_not(speech, tmp_path, before, after):
+    path = write_recipe(tmp_path, speech, training={"epochs": 1})
+    train(path, assignments=[f"loss.teacher={before}"])
+    with pytest.raises(DataError, match="of another model than the recipe's; start without --resume"):
+        train(path, resume=True, assignments=[f"loss.teacher={after}"])
+
+
 # ---------------------------------------------------------------- two processes
 
 

@@ -18,8 +18,6 @@ TIMES = [f"<|{i / 50:.2f}|>" for i in range(1501)]
 MARKS = ["endoftext", "startoftranscript", *(f"language{i}" for i in range(99)), "translate", "transcribe"]
 MARKS += ["startoflm", "startofprev", "nospeech", "notimestamps"]
 TOKENS = [*(f"word{i}" for i in range(NUM_WORDS)), *(f"<|{mark}|>" for mark in MARKS), *TIMES]
-
-
 END = TOKENS.index("<|endoftext|>")
 
 
