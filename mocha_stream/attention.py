@@ -125,13 +125,22 @@ def _unskew(x: Tensor, size: int) -> Tensor:
     return flat.reshape(batch, rows, total + 1)[:, 1:, :size]
 
 
-def soft_monotonic(energy: Tensor, lengths: Tensor | None = None, previous: Tensor | None = None) -> Tensor:
+def soft_monotonic(
+    energy: Tensor,
+    lengths: Tensor | None = None,
+    previous: Tensor | None = None,
+    discount: float = 0.0,
+    latest: Tensor | None = None,
+) -> Tensor:
     """Probability that each output step stops at each frame, exact (SPEC 8.2; Raffel et al., equation 10).
 
     Args:
         energy: (B, U, S); a step stops at a frame with probability sigmoid(energy)
         lengths: (B,) valid frames; padded ones are never stopped at
         previous: (B, S) attention before the first of the U steps; by default all of it on frame 0
+        discount: share that is taken off every probability to stop (Inaguma and Kawahara 2021, "StableEmit", arXiv
+            2107.00635): to lose no mass in training, energies rise, and in decoding stops come earlier
+        latest: (B, U) last frame that each step may stop at (Inaguma et al. 2020, "DeCoT", arXiv 2004.05009)
 
     Returns:
         (B, U, S). The scan of each step starts at the frame of the step before, that one included. What a row lacks
@@ -140,9 +149,14 @@ def soft_monotonic(energy: Tensor, lengths: Tensor | None = None, previous: Tens
     energy = energy.float() if energy.dtype in (torch.float16, torch.bfloat16) else energy
     batch, _, size = energy.shape
     stop, go = torch.sigmoid(energy), torch.sigmoid(-energy)
+    if discount:
+        go, stop = go + discount * stop, (1 - discount) * stop
     if lengths is not None:
         valid = length_mask(lengths, size)[:, None]
         stop, go = stop.masked_fill(~valid, 0.0), go.masked_fill(~valid, 1.0)
+    if latest is not None:
+        late = torch.arange(size, device=energy.device) > latest[..., None]
+        stop, go = stop.masked_fill(late, 0.0), go.masked_fill(late, 1.0)
     if previous is None:
         previous = F.one_hot(torch.zeros(batch, dtype=torch.long, device=energy.device), size)
     return _MonotonicRecursion.apply(stop, go, previous.to(stop.dtype))
@@ -258,18 +272,27 @@ class Mocha(nn.Module):
         """The keys of (B, S, E) frames."""
         return Memory(frames, self.stop_energy.key(frames), self.chunk_energy.key(frames))
 
-    def expect(self, states: Tensor, memory: Memory, lengths: Tensor, noise: float = 0.0) -> Alignment:
+    def expect(
+        self,
+        states: Tensor,
+        memory: Memory,
+        lengths: Tensor,
+        noise: float = 0.0,
+        discount: float = 0.0,
+        latest: Tensor | None = None,
+    ) -> Alignment:
         """Soft attention of all output steps, for training.
 
         Args:
             states: (B, U, Q) decoder states
             memory: of S frames, (B,) `lengths` of them valid
             noise: standard deviation of the Gaussian noise on the stop energies, which teaches them to be decided
+            discount, latest: as for `soft_monotonic`
         """
         stop = self.stop_energy(self.stop_energy.query(states), memory.stop_keys)
         chunk = self.chunk_energy(self.chunk_energy.query(states), memory.chunk_keys)
         if noise > 0:
             stop = stop + noise * torch.randn_like(stop)
-        alpha = soft_monotonic(stop, lengths)
+        alpha = soft_monotonic(stop, lengths, discount=discount, latest=latest)
         beta = soft_chunkwise(alpha, chunk, self.window)
         return Alignment(beta.to(memory.frames.dtype) @ memory.frames, alpha, beta)

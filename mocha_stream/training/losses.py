@@ -42,39 +42,50 @@ class Diagnosis(NamedTuple):
     delay: Tensor  # frames that the expected stops come after those of CTC; 0 unless synchrony is computed
 
 
+class Conditions(NamedTuple):
+    """What an update is computed under."""
+
+    chunk: int | None = None  # of the encoder, in frames; None hears the whole
+    noise: float = 0.0  # standard deviation, on the stop energies
+    discount: float = 0.0  # share that is taken off the probability to stop
+    delay_limit: int | None = None  # frames after its end, by CTC, from which a token may not stop any more
+    smoothing: float = 0.0  # of labels
+    synchronous: bool = False  # whether to compute the synchrony loss
+    paired: bool = False  # whether each half of the batch is a view of the same utterances
+
+
 def compute(
-    model: MochaModel,
-    batch: Batch,
-    chunk: int | None,
-    noise: float,
-    smoothing: float,
-    synchronous: bool,
-    paired: bool = False,
-    imitate: nn.Linear | None = None,
+    model: MochaModel, batch: Batch, conditions: Conditions, imitate: nn.Linear | None = None
 ) -> tuple[Losses, Diagnosis, Alignment]:
-    """Everything from one pass over a batch of utterances; of a `paired` one, each half is a view of the same.
+    """Everything from one pass over a batch of utterances.
 
     `imitate` predicts the teacher of a batch that has one from the (B, S, D) encoder frames.
     """
-    frames, lengths = model.encoder(batch.features, batch.feature_lengths, chunk)
+    frames, lengths = model.encoder(batch.features, batch.feature_lengths, conditions.chunk)
     ctc_log = model.ctc(frames).float().log_softmax(-1)
+    stops, latest = None, None
+    if conditions.synchronous or conditions.delay_limit is not None:
+        stops = ctc_stops(ctc_log.detach(), batch.tokens, lengths, batch.token_lengths)
+    if stops is not None and conditions.delay_limit is not None:
+        latest = F.pad(stops + conditions.delay_limit, (0, 1), value=torch.inf)  # the query after the end has none
     states = model.decoder(batch.tokens)
-    alignment = model.attention.expect(states, model.attention.remember(frames), lengths, noise)
+    memory = model.attention.remember(frames)
+    alignment = model.attention.expect(states, memory, lengths, conditions.noise, conditions.discount, latest)
     logits = model.decoder.score(alignment.context[:, :-1], states[:, :-1]).float()
 
     real = length_mask(batch.token_lengths, batch.tokens.shape[1])
-    token = F.cross_entropy(logits[real], batch.tokens[real], label_smoothing=smoothing, reduction="sum")
+    token = F.cross_entropy(logits[real], batch.tokens[real], label_smoothing=conditions.smoothing, reduction="sum")
     ctc = F.ctc_loss(
         ctc_log.transpose(0, 1), batch.tokens, lengths, batch.token_lengths, reduction="sum", zero_infinity=True
     )
     quantity = quantity_loss(alignment.alpha, batch.token_lengths)
-    consistency = consistency_loss(ctc_log, lengths) if paired else token.new_zeros(())
+    consistency = consistency_loss(ctc_log, lengths) if conditions.paired else token.new_zeros(())
     teacher = token.new_zeros(())
     if imitate is not None and batch.teacher is not None:
         teacher = teacher_loss(imitate(frames).float(), batch.teacher, lengths)
     synchrony, delay = token.new_zeros(()), token.new_zeros(())
-    if synchronous:
-        synchrony, delay = synchrony_loss(alignment.alpha, ctc_log.detach(), batch.tokens, lengths, batch.token_lengths)
+    if stops is not None and conditions.synchronous:
+        synchrony, delay = synchrony_loss(alignment.alpha, stops)
     correct = (logits.detach()[real].argmax(-1) == batch.tokens[real]).sum()
     mass = alignment.alpha.detach()[:, :-1][real].sum()
     losses = Losses(token, ctc, quantity, synchrony, consistency, teacher)
@@ -126,28 +137,32 @@ def quantity_loss(alpha: Tensor, token_lengths: Tensor) -> Tensor:
     return missing + (mass * (at == token_lengths[:, None])).sum()
 
 
-def synchrony_loss(
-    alpha: Tensor, ctc_log: Tensor, tokens: Tensor, lengths: Tensor, token_lengths: Tensor
-) -> tuple[Tensor, Tensor]:
+def synchrony_loss(alpha: Tensor, stops: Tensor) -> tuple[Tensor, Tensor]:
     """Frames between the expected stop of each token and its last frame in the best CTC path: absolute, and signed.
 
     CTC-synchronous training (Inaguma and Kawahara 2021, "Alignment knowledge distillation for online streaming
-    attention-based speech recognition", arXiv 2103.00422). Utterances that CTC cannot align are left out.
+    attention-based speech recognition", arXiv 2103.00422): the expected latency that MinLT (arXiv 2004.05009)
+    minimises, with what CTC says in place of an alignment from elsewhere.
+
+    Args:
+        alpha: (B, U + 1, S)
+        stops: (B, U) from `ctc_stops`; tokens without one are left out
     """
+    alpha, known = alpha[:, :-1], stops.isfinite()
     frames = torch.arange(alpha.shape[-1], device=alpha.device, dtype=alpha.dtype)
-    absolute, signed = alpha.new_zeros(()), alpha.new_zeros(())
-    for i, (size, num_tokens) in enumerate(zip(lengths.tolist(), token_lengths.tolist(), strict=True)):
-        stops = ctc_stops(ctc_log[i, :size], tokens[i, :num_tokens])
-        if stops is not None:
-            difference = alpha[i, :num_tokens] @ frames - alpha[i, :num_tokens].sum(-1) * stops
-            absolute, signed = absolute + difference.abs().sum(), signed + difference.sum()
-    return absolute, signed
+    difference = (alpha @ frames - alpha.sum(-1) * stops.where(known, 0)) * known
+    return difference.abs().sum(), difference.sum()
 
 
-def ctc_stops(log_probabilities: Tensor, tokens: Tensor) -> Tensor | None:
-    """The last frame of each of (U,) tokens in the best CTC path over (S, V); None where no path exists."""
-    spans = ctc_spans(log_probabilities, tokens)
-    return None if spans is None else spans[:, 1].to(log_probabilities.dtype)
+def ctc_stops(ctc_log: Tensor, tokens: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
+    """The (B, U) last frames of tokens in the best CTC paths over (B, S, V); infinity where a row has no path, and
+    after its last token."""
+    stops = torch.full(tokens.shape, torch.inf, device=tokens.device)
+    for row, (size, num_tokens) in enumerate(zip(lengths.tolist(), token_lengths.tolist(), strict=True)):
+        spans = ctc_spans(ctc_log[row, :size], tokens[row, :num_tokens])
+        if spans is not None:
+            stops[row, :num_tokens] = spans[:, 1].to(stops.dtype)
+    return stops
 
 
 def ctc_spans(log_probabilities: Tensor, tokens: Tensor) -> Tensor | None:

@@ -52,8 +52,14 @@ class LossConfig:
     synchrony: float = 0.0
     synchrony_from: float = 0.2
     """Part of the run after which CTC is trusted to say where tokens end."""
+    delay_limit: int | None = None
+    """Encoder frames after its end, by CTC, from which a token may not stop any more (DeCoT); any without it."""
+    discount: float = 0.0
+    """Share that is taken off the probability to stop (StableEmit)."""
     noise: float = 1.0
     """Standard deviation, on the stop energies."""
+    noise_rise: float = 0.0
+    """Part of the run over which the noise grows from 0."""
     consistency: float = 0.0
     """Weight of the divergence between two views of each utterance; above 0, a batch holds each of its utterances
     twice, changed in two ways."""
@@ -65,9 +71,11 @@ class LossConfig:
     def __post_init__(self) -> None:
         check(0 <= self.ctc <= 1, f"loss.ctc is {self.ctc}; it is a share, 0 to 1")
         check(0 <= self.label_smoothing < 1, f"loss.label_smoothing is {self.label_smoothing}; expected 0 to below 1")
-        check_least(
-            self, "loss", 0, "quantity", "synchrony", "noise", "synchrony_from", "consistency", "text", "teacher"
-        )
+        check(0 <= self.discount < 1, f"loss.discount is {self.discount}; it is a share, 0 to below 1")
+        check_least(self, "loss", 0, "quantity", "synchrony", "synchrony_from", "noise", "noise_rise")
+        check_least(self, "loss", 0, "consistency", "text", "teacher")
+        if self.delay_limit is not None:
+            check_least(self, "loss", 0, "delay_limit")
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,8 @@ class TrainingConfig:
     """Parts that each process takes its share of a batch in, one after the other: less memory for activations."""
     learning_rate: float = 1.5e-3
     warmup_steps: int = 500
+    hold: float = 0.0
+    """Part of the run that keeps the full learning rate, before it falls to 0; a longer run can go on from there."""
     weight_decay: float = 0.01
     clip_norm: float = 5.0
     average: int = 10
@@ -106,6 +116,7 @@ class TrainingConfig:
         kinds = ("float32", "float16", "int8")
         check(self.weights in kinds, f"training.weights is {self.weights!r}; expected one of {', '.join(kinds)}")
         check(self.warmup_steps >= 0, f"training.warmup_steps is {self.warmup_steps}; expected 0 or more")
+        check(0 <= self.hold < 1, f"training.hold is {self.hold}; it is a share, 0 to below 1")
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from ..tokenizer import Tokenizer
 from ..writers import write_whole
 from .augment import augment
 from .data import Example, feature_statistics, make_batches, pad, read_examples, share
-from .losses import Batch, Diagnosis, Losses, compute, text_loss
+from .losses import Batch, Conditions, Diagnosis, Losses, compute, text_loss
 from .pictures import draw
 from .recipe import Recipe, read_recipe
 from .run_writer import RunWriter
@@ -229,7 +229,7 @@ class Trainer:
         frames_per_batch = round(training.batch_s * 100 / self.views)
         batches = make_batches(lengths, frames_per_batch, self.epoch, training.seed)
         batches = [batch for batch in batches if len(batch) >= self.world]
-        progress = tqdm(
+        bar = tqdm(
             range(self.position, len(batches)),
             f"epoch {self.epoch + 1}",
             total=len(batches),
@@ -237,16 +237,17 @@ class Trainer:
             disable=self.rank > 0,
             mininterval=5.0,
         )
-        for self.position in progress:
+        for self.position in bar:
             started = time.perf_counter()
-            batch = batches[self.position]
+            batch, progress = batches[self.position], self.epoch + self.position / len(batches)
+            changed = progress >= self.recipe.augment.start * training.epochs
             parts = [
-                self._load([items[i] for i in rows])
+                self._load([items[i] for i in rows], changed)
                 for part in range(training.accumulate)
                 if len(rows := share(batch, lengths, part * self.world + self.rank, training.accumulate * self.world))
             ]
             num_tokens = self.views * sum(len(self._target(items[i])) for i in batch)
-            values = self._train_step(parts, num_tokens, self.epoch + self.position / len(batches))
+            values = self._train_step(parts, num_tokens, progress)
             values |= {
                 "step": self.step,
                 "epoch": self.epoch + 1,
@@ -254,12 +255,12 @@ class Trainer:
                 "seconds": round(time.perf_counter() - started, 3),
             }
             log.step(values)
-            progress.set_postfix(loss=f"{values['loss']:.3f}", refresh=False)
+            bar.set_postfix(loss=f"{values['loss']:.3f}", refresh=False)
             self.step += 1
             if len(self.timed) < TIMED_STEPS:
                 self.timed.append((values["audio_s"], values["seconds"]))
                 if len(self.timed) == TIMED_STEPS and self.rank == 0:
-                    progress.write(self._speed())
+                    bar.write(self._speed())
             if self.step % training.checkpoint_steps == 0 and self.position + 1 < len(batches):
                 self.position += 1
                 self._save_checkpoint()
@@ -281,15 +282,17 @@ class Trainer:
     def _target(self, item: list[Example]) -> list[int]:
         return [token for example in item for token in self.targets[example.text]]
 
-    def _load(self, items: list[list[Example]]) -> Batch:
-        """Reads and augments the features of this process's share of a batch: first all of one view, then the next."""
+    def _load(self, items: list[list[Example]], changed: bool) -> Batch:
+        """Reads the features of this process's share of a batch, and augments them if they are to be changed: first
+        all of one view, then the next.
+        """
         training = self.recipe.training
         views: list[list[np.ndarray]] = [[] for _ in range(self.views)]
         for item in items:
             random = np.random.default_rng((training.seed, self.epoch, *item[0].id.encode()))
             features = np.concatenate([example.load() for example in item])
             for rows in views:
-                rows.append(augment(features, self.mean, self.recipe.augment, random))
+                rows.append(augment(features, self.mean, self.recipe.augment, random) if changed else features)
         features, lengths = pad([row for rows in views for row in rows], PADDED)
         tokens, token_lengths = pad([np.array(self._target(item), np.int64) for item in items] * self.views, 8)
         arrays = [features, lengths, tokens, token_lengths]
@@ -302,15 +305,13 @@ class Trainer:
         """One update from a batch in parts; returns what the log shows of it. `progress` counts epochs."""
         loss, training = self.recipe.loss, self.recipe.training
         torch.manual_seed(hash((training.seed, self.step, self.rank)) % 2**63)
-        chunks = [*self.recipe.model.encoder.chunks, None]
-        chunk = chunks[np.random.default_rng((training.seed, self.step)).integers(len(chunks))]
+        conditions = self._conditions(progress)
         rate = self._learning_rate(progress)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
 
         self.model.train()
-        synchronous = loss.synchrony > 0 and progress >= loss.synchrony_from * training.epochs
         for parameter in self.parameters:
             parameter.grad = None
         text = self._text_loss()
@@ -320,16 +321,7 @@ class Trainer:
         sums[0], sums[-1] = loss.text * text.detach(), text.detach()
         for batch in parts:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=training.bfloat16):
-                losses, diagnosis, _ = compute(
-                    self.model,
-                    batch,
-                    chunk,
-                    loss.noise,
-                    loss.label_smoothing,
-                    synchronous,
-                    self.views == 2,
-                    self.imitate,
-                )
+                losses, diagnosis, _ = compute(self.model, batch, conditions, self.imitate)
             total = self._total(losses) / max(1, num_tokens)
             total.backward()
             sums[:-1] += torch.stack([value.detach().float() for value in (total, *losses, *diagnosis)])
@@ -354,8 +346,24 @@ class Trainer:
             "delay": delay / n,
             "gradient_norm": float(norm),
             "learning_rate": rate,
-            "chunk": chunk or 0,
+            "chunk": conditions.chunk or 0,
         }
+
+    def _conditions(self, progress: float) -> Conditions:
+        """Of the next update. `progress` counts epochs."""
+        loss, training = self.recipe.loss, self.recipe.training
+        chunks = [*self.recipe.model.encoder.chunks, None]
+        trusted = progress >= loss.synchrony_from * training.epochs
+        risen = min(1.0, progress / (loss.noise_rise * training.epochs)) if loss.noise_rise else 1.0
+        return Conditions(
+            chunk=chunks[np.random.default_rng((training.seed, self.step)).integers(len(chunks))],
+            noise=loss.noise * risen,
+            discount=loss.discount,
+            delay_limit=loss.delay_limit if trusted else None,
+            smoothing=loss.label_smoothing,
+            synchronous=loss.synchrony > 0 and trusted,
+            paired=self.views == 2,
+        )
 
     def _total(self, losses: Losses) -> Tensor:
         weights = self.recipe.loss
@@ -398,10 +406,11 @@ class Trainer:
         return torch.nn.utils.get_total_norm(gradients)
 
     def _learning_rate(self, progress: float) -> float:
-        """Linear warm-up, then a half cosine to zero at the end of the last epoch."""
+        """Linear warm-up, the full rate as long as it is held, then a half cosine to zero at the last epoch's end."""
         training = self.recipe.training
         warm = min(1.0, (self.step + 1) / max(1, training.warmup_steps))
-        return training.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * min(1.0, progress / training.epochs)))
+        fallen = (progress / training.epochs - training.hold) / (1 - training.hold)
+        return training.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * min(1.0, max(0.0, fallen))))
 
     # ------------------------------------------------------------ after an epoch
 

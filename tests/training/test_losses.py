@@ -9,6 +9,7 @@ from tiny import MELS, random_model
 from mocha_stream.attention import hard_monotonic, soft_monotonic
 from mocha_stream.training.losses import (
     Batch,
+    Conditions,
     compute,
     consistency_loss,
     ctc_spans,
@@ -30,8 +31,8 @@ def batch(sizes: list[tuple[int, int]], extra: int = 0, padding: float = 1e4) ->
     return Batch(features, lengths, tokens, counts)
 
 
-def losses(model, items: Batch, chunk: int | None = 2, smoothing: float = 0.1, imitate: torch.nn.Linear | None = None):
-    return compute(model, items, chunk, 0.0, smoothing, True, imitate=imitate)
+def losses(model, items: Batch, imitate: torch.nn.Linear | None = None, **changes):
+    return compute(model, items, Conditions(**{"chunk": 2, "smoothing": 0.1, "synchronous": True} | changes), imitate)
 
 
 @settings(deadline=None, max_examples=15)
@@ -40,13 +41,16 @@ def losses(model, items: Batch, chunk: int | None = 2, smoothing: float = 0.1, i
     extra=st.integers(0, 9),
     energy=st.sampled_from(["dot", "additive"]),
     chunk=st.sampled_from([1, 2, None]),
+    discount=st.sampled_from([0.0, 0.2]),
+    delay_limit=st.sampled_from([None, 0, 2]),
 )
 @torch.no_grad()
-def test_a_batch_is_its_rows_one_by_one(sizes, extra, energy, chunk):
+def test_a_batch_is_its_rows_one_by_one(sizes, extra, energy, chunk, discount, delay_limit):
     model, items = random_model(energy=energy).double(), batch(sizes, extra)
     imitate = torch.nn.Linear(model.config.encoder.width, 3).double()
     items = items._replace(teacher=torch.randn(len(sizes), -(-items.features.shape[1] // 8), 3).double())
-    whole, diagnosis, _ = losses(model, items, chunk, imitate=imitate)
+    how = {"imitate": imitate, "chunk": chunk, "discount": discount, "delay_limit": delay_limit}
+    whole, diagnosis, _ = losses(model, items, **how)
     total, seen = torch.zeros(len(whole)).double(), torch.zeros(len(diagnosis)).double()
     for row, (length, count) in enumerate(sizes):
         alone = Batch(
@@ -56,7 +60,7 @@ def test_a_batch_is_its_rows_one_by_one(sizes, extra, energy, chunk):
             items.token_lengths[row : row + 1],
             items.teacher[row : row + 1, : -(-length // 8)],
         )
-        parts, counts, _ = losses(model, alone, chunk, imitate=imitate)
+        parts, counts, _ = losses(model, alone, **how)
         total += torch.stack([part.double() for part in parts])
         seen += torch.stack([part.double() for part in counts])
     torch.testing.assert_close(torch.stack([part.double() for part in whole]), total, rtol=1e-5, atol=1e-4)
@@ -140,13 +144,14 @@ def test_synchrony_measures_frames_between_expected_stops_and_ctc():
     log = torch.full((1, 8, 6), -20.0)
     log[0, range(8), labels] = 0.0
     tokens = torch.tensor([[3, 4, 4]])
-    assert ctc_stops(log[0], tokens[0]).tolist() == [2, 5, 7]
+    stops = ctc_stops(log, tokens, torch.tensor([8]), torch.tensor([3]))
+    assert stops.tolist() == [[2, 5, 7]]
     assert ctc_spans(log[0], tokens[0]).tolist() == [[1, 2], [4, 5], [7, 7]]
     alpha = torch.zeros(1, 4, 8)
     alpha[0, 0, 2] = 1.0
     alpha[0, 1, 4], alpha[0, 1, 7] = 0.5, 0.5  # expected at 5.5
     alpha[0, 2, 4] = 0.5  # three frames early, half there
-    absolute, signed = synchrony_loss(alpha, log, tokens, torch.tensor([8]), torch.tensor([3]))
+    absolute, signed = synchrony_loss(alpha, stops)
     assert float(absolute) == pytest.approx(0 + 0.5 + 1.5)
     assert float(signed) == pytest.approx(0 + 0.5 - 1.5)
 
@@ -166,16 +171,16 @@ def test_consistency_is_the_divergence_between_the_halves_of_a_batch():
 def test_views_are_compared_where_the_batch_has_them():
     model, items = random_model().eval(), batch([(80, 5), (80, 5)])
     items = items._replace(features=items.features.float(), tokens=items.tokens[:1].repeat(2, 1))
-    parts = [compute(model, items, 2, 0.0, 0.0, False, paired)[0] for paired in (False, True)]
+    parts = [compute(model, items, Conditions(2, paired=paired))[0] for paired in (False, True)]
     assert parts[0].consistency == 0 < parts[1].consistency
     assert parts[0][:4] == parts[1][:4]
 
 
 def test_ctc_stops_where_there_is_no_path():
-    log = torch.zeros(3, 6).log_softmax(-1)
-    assert ctc_stops(log, torch.tensor([1, 1])) is not None
-    assert ctc_stops(log, torch.tensor([1, 1, 2])) is None
-    assert ctc_stops(log, torch.tensor([], dtype=torch.long)) is None
+    log = torch.zeros(4, 3, 6).log_softmax(-1)
+    tokens = torch.tensor([[1, 1, 0], [1, 1, 2], [0, 0, 0], [1, 2, 0]])
+    stops = ctc_stops(log, tokens, torch.tensor([3, 3, 3, 1]), torch.tensor([2, 3, 0, 2]))
+    assert stops.isfinite().tolist() == [[True, True, False], *[[False] * 3] * 3]
 
 
 def test_label_smoothing_and_noise_reach_their_losses():
@@ -185,20 +190,42 @@ def test_label_smoothing_and_noise_reach_their_losses():
     smooth = losses(model, items, smoothing=0.5)[0]
     assert plain.token != smooth.token
     assert torch.equal(plain.ctc, smooth.ctc)
-    noisy = [compute(model, items, 2, 1.0, 0.0, False)[0] for _ in range(2)]
+    noisy = [compute(model, items, Conditions(2, noise=1.0))[0] for _ in range(2)]
     assert noisy[0].quantity != noisy[1].quantity
     assert noisy[0].synchrony == 0
 
 
-def test_soft_attention_is_the_share_of_hard_walks_that_stop_there():
+@torch.no_grad()
+def test_no_token_stops_later_than_ctc_and_the_limit_allow():
+    model, items = random_model().double(), batch([(200, 3), (90, 2), (8, 6)])
+    with torch.no_grad():
+        model.attention.stop_energy.r.fill_(-3.0)  # so that stops are late
+    frames, lengths = model.encoder(items.features, items.feature_lengths, 2)
+    ctc_log = model.ctc(frames).log_softmax(-1)
+    stops = ctc_stops(ctc_log, items.tokens, lengths, items.token_lengths)
+    assert stops[:2].isfinite().sum() == 5 and not stops[2].isfinite().any()
+    free = losses(model, items)[2].alpha
+    for limit in (0, 3):
+        alpha = losses(model, items, delay_limit=limit)[2].alpha
+        at = torch.arange(alpha.shape[-1])
+        late = at > (stops + limit)[..., None]
+        assert not alpha[:, :-1][late].any() and free[:, :-1][late].any()
+        assert alpha[0, -1].any()  # the query after the last token may stop anywhere
+        torch.testing.assert_close(alpha[2], free[2])  # nor is a row limited that CTC cannot align
+
+
+@pytest.mark.parametrize(("discount", "limit"), [(0.0, None), (0.3, None), (0.3, 5)])
+def test_soft_attention_is_the_share_of_hard_walks_that_stop_there(discount, limit):
     """Drawn 4000 times: each energy plus logistic noise is above 0 with probability sigmoid(energy)."""
     torch.manual_seed(0)
     energy, draws = torch.randn(1, 4, 9), 4000
-    soft = soft_monotonic(energy)[0]
+    latest = torch.full((1, 4), 9.0 if limit is None else limit)
+    soft = soft_monotonic(energy, discount=discount, latest=latest)[0]
     head, counts = torch.zeros(draws, dtype=torch.long), torch.zeros(4, 9)
     lengths = torch.full((draws,), 9)
     for step in range(4):
-        drawn = (torch.rand(draws, 9) < torch.sigmoid(energy[:, step])).float() - 0.5
+        chance = (1 - discount) * torch.sigmoid(energy[:, step]) * (torch.arange(9) <= latest[0, step])
+        drawn = (torch.rand(draws, 9) < chance).float() - 0.5
         head = hard_monotonic(drawn, lengths, head)
         counts[step] = torch.bincount(head[head >= 0], minlength=9)
     torch.testing.assert_close(soft, counts / draws, rtol=0, atol=0.03)

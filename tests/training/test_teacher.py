@@ -12,7 +12,7 @@ from tiny import RATE, noise, random_model
 
 from mocha_stream.errors import ConfigError, DataError
 from mocha_stream.training.data import Example
-from mocha_stream.training.losses import Batch, compute, teacher_loss
+from mocha_stream.training.losses import Batch, Conditions, compute, teacher_loss
 from mocha_stream.training.teacher import Teacher, TeacherConfig, write_config
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes" / "librispeech"
@@ -80,8 +80,8 @@ def test_the_encoder_learns_from_it():
     model = random_model().eval()
     imitate = torch.nn.Linear(model.config.encoder.width, 5)
     batch = Batch(torch.randn(2, 40, 16), torch.tensor([40, 24]), torch.ones(2, 3).long(), torch.tensor([3, 2]))
-    plain = compute(model, batch, None, 0.0, 0.0, False, False, imitate)[0]
-    taught = compute(model, batch._replace(teacher=torch.randn(2, 5, 5)), None, 0.0, 0.0, False, False, imitate)[0]
+    plain = compute(model, batch, Conditions(), imitate)[0]
+    taught = compute(model, batch._replace(teacher=torch.randn(2, 5, 5)), Conditions(), imitate)[0]
     assert plain.teacher == 0 < taught.teacher
     assert plain[:5] == taught[:5]
     taught.teacher.backward()

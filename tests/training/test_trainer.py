@@ -145,6 +145,24 @@ def test_a_run_leaves_a_log_checkpoints_and_a_model(undisturbed):
     assert not list(run.rglob("*.part"))
 
 
+def test_schedules_are_kept(speech, tmp_path):
+    """The rate is held for half of the run; until then nothing is changed and no noise is at its full height."""
+    path = write_recipe(tmp_path, speech)
+    schedules = ["training.hold=0.5", "loss.noise_rise=0.5", "augment.start=0.5", "training.epochs=2"]
+    train(path, assignments=[*schedules, "loss.discount=0.1", "loss.delay_limit=2", "loss.synchrony=0.0"])
+    scheduled = log(path)
+    rates = [line["learning_rate"] for line in scheduled if line["epoch"] == 1][4:]
+    assert len(rates) > 2 and len(set(rates)) == 1
+    assert scheduled[-1]["learning_rate"] < rates[0] / 2
+    assert all(np.isfinite(line["loss"]) and line["gradient_norm"] > 0 for line in scheduled)
+    # The first update of a run that hears what was recorded, without noise, discount or limit, differs by the discount.
+    plain = {"gain_db": 0.0, "warp": 0.0, "frequency_masks": 0, "time_masks_per_s": 0.0}
+    train(path, assignments=["training.epochs=1", "loss.noise=0.0", *(f"augment.{k}={v}" for k, v in plain.items())])
+    first = log(path)[0]
+    assert scheduled[0]["ctc"] == first["ctc"] and scheduled[0]["teacher"] == first["teacher"]
+    assert scheduled[0]["mass"] < first["mass"]
+
+
 def test_the_same_recipe_does_the_same_again(undisturbed, speech, tmp_path):
     path = write_recipe(tmp_path, speech)
     train(path, assignments=["training.epochs=3", "name=again"])
