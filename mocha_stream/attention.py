@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .errors import ConfigError
+from .few_rows import Linear
 from .streaming import length_mask
 
 
@@ -31,7 +32,7 @@ class AdditiveEnergy(nn.Module):
     def __init__(self, enc_dim: int, dec_dim: int, att_dim: int, init_r: float = -4.0):
         super().__init__()
         self.key = nn.Linear(enc_dim, att_dim)
-        self.query = nn.Linear(dec_dim, att_dim, bias=False)
+        self.query = Linear(dec_dim, att_dim, bias=False)
         self.v = nn.Parameter(nn.Linear(att_dim, 1).weight[0].detach().clone())
         self.g = nn.Parameter(torch.tensor(att_dim**-0.5))
         self.r = nn.Parameter(torch.tensor(float(init_r)))
@@ -54,7 +55,7 @@ class DotEnergy(nn.Module):
     def __init__(self, enc_dim: int, dec_dim: int, att_dim: int, init_r: float = -4.0):
         super().__init__()
         self.key = nn.Linear(enc_dim, att_dim)
-        self.query = nn.Linear(dec_dim, att_dim)
+        self.query = Linear(dec_dim, att_dim)
         self.r = nn.Parameter(torch.tensor(float(init_r)))
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:

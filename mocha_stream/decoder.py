@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .few_rows import Linear, run_lstm
+
 START = 0
 """The token before the first one. It is the blank of the CTC head, and no token of text."""
 
@@ -38,8 +40,8 @@ class Decoder(nn.Module):
         self.embed = nn.Embedding(vocab_size, embedding)
         self.lstm = nn.LSTM(embedding, width, batch_first=True)
         self.dropout = nn.Dropout(dropout)
-        self.combine = nn.Linear(context + width, width)
-        self.output = nn.Linear(width, vocab_size)
+        self.combine = Linear(context + width, width)
+        self.output = Linear(width, vocab_size)
 
     def initial_state(self, batch: int) -> DecoderState:
         """The state after `START`: what asks for the first token."""
@@ -49,8 +51,7 @@ class Decoder(nn.Module):
 
     def step(self, tokens: Tensor, state: DecoderState) -> DecoderState:
         """The state after one more token of each stream, (B,)."""
-        # For one step `nn.LSTM` spends most of its time on rearranging its weights.
-        return DecoderState(*torch.lstm_cell(self.embed(tokens), state, *self.lstm.all_weights[0]))
+        return DecoderState(*run_lstm(self.lstm, self.embed(tokens)[:, None], *state, 1)[1:])
 
     def forward(self, tokens: Tensor) -> Tensor:
         """States before each token and after the last. (B, U) -> (B, U + 1, Q)"""

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..few_rows import run_lstm
 from .frontend import chunk_bounds
 
 
@@ -25,27 +26,6 @@ def _reverse_within(x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     at = torch.arange(x.shape[1], device=x.device)[None]
     index = torch.where(at < valid[:, None], valid[:, None] - 1 - at, at)[..., None]
     return x.gather(1, index.expand(-1, -1, x.shape[2])), index
-
-
-FEW_FRAMES = 32
-"""Up to so many frames, in a stream, `nn.LSTM` spends more time on rearranging its weights than on using them."""
-
-
-def _run_lstm(lstm: nn.LSTM, x: Tensor, hidden: Tensor, cell: Tensor, kept: int) -> tuple[Tensor, Tensor, Tensor]:
-    """What `lstm` gives for (B, S, D) frames from (B, H) states: outputs, and the states after `kept` frames."""
-    if lstm.training or x.shape[1] > FEW_FRAMES:
-        output, (last_hidden, last_cell) = lstm(x[:, :kept], (hidden[None], cell[None]))
-        if x.shape[1] > kept:
-            output = torch.cat([output, lstm(x[:, kept:], (last_hidden, last_cell))[0]], 1)
-        return output, last_hidden[0], last_cell[0]
-    input_weight, hidden_weight, input_bias, hidden_bias = lstm.all_weights[0]
-    inputs = F.linear(x, input_weight, input_bias + hidden_bias)
-    outputs, cells = [hidden], [cell]
-    for frame in inputs.unbind(1):
-        enter, forget, candidate, leave = torch.addmm(frame, outputs[-1], hidden_weight.T).chunk(4, 1)
-        cells.append(torch.sigmoid(forget) * cells[-1] + torch.sigmoid(enter) * torch.tanh(candidate))
-        outputs.append(torch.sigmoid(leave) * torch.tanh(cells[-1]))
-    return torch.stack(outputs[1:], 1), outputs[kept], cells[kept]
 
 
 class HighwayLayer(nn.Module):
@@ -64,7 +44,7 @@ class HighwayLayer(nn.Module):
         """The backward LSTM over the first `valid` frames of each row, from the last one to the first."""
         reverse, index = _reverse_within(normed, valid)
         zeros = normed.new_zeros(len(normed), self.backward_lstm.hidden_size)
-        output, _, _ = _run_lstm(self.backward_lstm, reverse, zeros, zeros, reverse.shape[1])
+        output, _, _ = run_lstm(self.backward_lstm, reverse, zeros, zeros, reverse.shape[1])
         return output.gather(1, index.expand(-1, -1, output.shape[2]))
 
     def combine(self, x: Tensor, normed: Tensor, ahead: Tensor, back: Tensor) -> Tensor:
@@ -88,7 +68,7 @@ class HighwayLayer(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """A chunk and its look ahead, from the (B, H) state before it; the state returned is that after the chunk."""
         normed = self.norm(x)
-        ahead, hidden, cell = _run_lstm(self.forward_lstm, normed, hidden, cell, chunk)
+        ahead, hidden, cell = run_lstm(self.forward_lstm, normed, hidden, cell, chunk)
         return self.combine(x, normed, ahead, self.backward_direction(normed, valid)), hidden, cell
 
 
