@@ -109,11 +109,7 @@ class Trainer:
         self.mean, deviation = feature_statistics(measured)
         self.model.encoder.frontend.set_statistics(torch.from_numpy(self.mean), torch.from_numpy(deviation))
         if begun is not None:
-            if begun.config != self.model.config:
-                raise ConfigError(
-                    f"init is {recipe.init}, whose settings differ from those of [model]; make them equal"
-                )
-            self.model.load_state_dict(begun.state_dict())
+            self._begin_with(begun)
             self.mean = begun.encoder.frontend.mean.numpy()
         self.imitate: nn.Linear | None = None  # says what the teacher would, from an encoder frame
         if self.teacher:
@@ -138,6 +134,17 @@ class Trainer:
         if self.world > 1:
             dist.barrier()
         return Tokenizer.load(path)
+
+    def _begin_with(self, begun: MochaModel) -> None:
+        """Takes the weights of a model, whose dropout, chunks or the like need not be those of the recipe."""
+        try:
+            fits = begun.config.features == self.model.config.features
+            self.model.load_state_dict(begun.state_dict() if fits else {})
+        except RuntimeError:
+            raise ConfigError(
+                f"init is {self.recipe.init}, whose weights or features do not fit [model]; take those settings from "
+                "its config.toml"
+            ) from None
 
     def _text(self, paths: list[Path]) -> list[str]:
         """The lines for the decoder's loss on text."""

@@ -367,11 +367,12 @@ def test_a_checkpoint_of_another_model_is_told(undisturbed):
 def test_a_run_may_begin_with_a_model(undisturbed, speech, tmp_path):
     path = write_recipe(tmp_path, speech, training={"epochs": 1, "learning_rate": 1e-9, "batch_s": 4.0})
     model = undisturbed.parent / "run" / "model"
-    train(path, assignments=[f'init="{model}"'])
+    train(path, assignments=[f'init="{model}"', "model.encoder.chunks=[2]", "model.encoder.dropout=0.0"])
     weights = [load_model(folder)[0].state_dict() for folder in (model, path.parent / "run" / "model")]
     assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(*(w.values() for w in weights), strict=True))
-    other = [f'init="{model}"', "model.encoder.hidden=11"]
-    assert_refused(path, ConfigError, "settings differ from those of [model]", assignments=other)
+    for other in ("model.encoder.hidden=11", "model.features.hop_ms=12.5"):
+        message = "weights or features do not fit [model]"
+        assert_refused(path, ConfigError, message, assignments=[f'init="{model}"', other])
 
 
 def test_the_same_id_in_two_corpora_is_two_utterances(speech, tmp_path):
