@@ -51,7 +51,10 @@ class Decoder(nn.Module):
 
     def step(self, tokens: Tensor, state: DecoderState) -> DecoderState:
         """The state after one more token of each stream, (B,)."""
-        return DecoderState(*run_lstm(self.lstm, self.embed(tokens)[:, None], *state, 1)[1:])
+        embedded = self.embed(tokens)
+        if len(tokens) == 1:
+            return DecoderState(*run_lstm(self.lstm, embedded[:, None], *state, 1)[1:])
+        return DecoderState(*torch.lstm_cell(embedded, state, *self.lstm.all_weights[0]))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """States before each token and after the last. (B, U) -> (B, U + 1, Q)"""

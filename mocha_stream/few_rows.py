@@ -16,7 +16,8 @@ class Linear(nn.Linear):
     """`nn.Linear`, as a product of a matrix and a vector where there is one row only."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training or x.numel() != self.in_features:
+        is_row = x.shape[-1] == self.in_features == x.numel()
+        if self.training or not is_row or torch.is_autocast_enabled(x.device.type):
             return super().forward(x)
         row = x.reshape(-1)
         product = torch.mv(self.weight, row) if self.bias is None else torch.addmv(self.bias, self.weight, row)
@@ -25,7 +26,7 @@ class Linear(nn.Linear):
 
 def run_lstm(lstm: nn.LSTM, x: Tensor, hidden: Tensor, cell: Tensor, kept: int) -> tuple[Tensor, Tensor, Tensor]:
     """What `lstm` gives for (B, S, D) frames from (B, H) states: outputs, and the states after `kept` frames."""
-    if lstm.training or x.shape[1] > FEW_FRAMES:
+    if lstm.training or x.shape[1] > FEW_FRAMES or torch.is_autocast_enabled(x.device.type):
         output, (last_hidden, last_cell) = lstm(x[:, :kept], (hidden[None], cell[None]))
         if x.shape[1] > kept:
             output = torch.cat([output, lstm(x[:, kept:], (last_hidden, last_cell))[0]], 1)

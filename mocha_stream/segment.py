@@ -39,10 +39,10 @@ def cut(blocks: Iterable[np.ndarray], hop_s: float, stride: int) -> Iterator[Seg
         waiting = np.concatenate([waiting, block]) if len(waiting) else block
         while len(waiting) > longest:
             at = _quietest(waiting[:longest], shortest, width, stride)
-            yield Segment(first, waiting[:at].copy())  # a view would keep what is around it too
+            yield Segment(first, waiting[:at].copy())  # a view would keep all that is waiting
             first, waiting = first + at, waiting[at:]
     if len(waiting):
-        yield Segment(first, waiting)
+        yield Segment(first, waiting.copy())
 
 
 def _whole(size: float, stride: int) -> int:

@@ -28,3 +28,14 @@ def test_a_linear_layer_of_one_row_is_that_of_torch(shape, bias):
     x = torch.randn(*shape).double().requires_grad_()
     torch.testing.assert_close(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
     assert torch.autograd.gradcheck(layer, x)
+
+
+@torch.inference_mode()
+def test_autocast_and_no_rows_go_the_way_of_torch():
+    lstm, layer = nn.LSTM(5, 6, batch_first=True).eval(), Linear(5, 4).eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(torch.randn(1, 5)).dtype == torch.bfloat16
+        run_lstm(lstm, torch.randn(1, 3, 5), torch.zeros(1, 6), torch.zeros(1, 6), 2)
+    assert run_lstm(lstm, torch.zeros(0, 3, 5), torch.zeros(0, 6), torch.zeros(0, 6), 2)[0].shape == (0, 3, 6)
+    with pytest.raises(RuntimeError):
+        layer(torch.randn(5, 1))

@@ -33,7 +33,7 @@ class AugmentConfig:
     time_mask: int = 40
     """Longest time mask, in frames of 10 ms."""
     start: float = 0.0
-    """Part of the run that hears everything as it was recorded, before anything is changed."""
+    """Part of the run before any of this is done."""
 
     def __post_init__(self) -> None:
         check_least(self, "augment", 0, "gain_db", "equalise_db", "noise_db", "warp", "frequency_masks")

@@ -48,7 +48,7 @@ class Conditions(NamedTuple):
     chunk: int | None = None  # of the encoder, in frames; None hears the whole
     noise: float = 0.0  # standard deviation, on the stop energies
     discount: float = 0.0  # share that is taken off the probability to stop
-    delay_limit: int | None = None  # frames after its end, by CTC, from which a token may not stop any more
+    delay_limit: int | None = None  # frames after its end, by CTC, after which a token may not stop any more
     smoothing: float = 0.0  # of labels
     synchronous: bool = False  # whether to compute the synchrony loss
     paired: bool = False  # whether each half of the batch is a view of the same utterances
@@ -66,8 +66,8 @@ def compute(
     stops, latest = None, None
     if conditions.synchronous or conditions.delay_limit is not None:
         stops = ctc_stops(ctc_log.detach(), batch.tokens, lengths, batch.token_lengths)
-    if stops is not None and conditions.delay_limit is not None:
-        latest = F.pad(stops + conditions.delay_limit, (0, 1), value=torch.inf)  # the query after the end has none
+        if conditions.delay_limit is not None:
+            latest = F.pad(stops + conditions.delay_limit, (0, 1), value=torch.inf)  # none for the query after the end
     states = model.decoder(batch.tokens)
     memory = model.attention.remember(frames)
     alignment = model.attention.expect(states, memory, lengths, conditions.noise, conditions.discount, latest)
@@ -149,8 +149,9 @@ def synchrony_loss(alpha: Tensor, stops: Tensor) -> tuple[Tensor, Tensor]:
         stops: (B, U) from `ctc_stops`; tokens without one are left out
     """
     alpha, known = alpha[:, :-1], stops.isfinite()
-    frames = torch.arange(alpha.shape[-1], device=alpha.device, dtype=alpha.dtype)
-    difference = (alpha @ frames - alpha.sum(-1) * stops.where(known, 0)) * known
+    frames = torch.arange(alpha.shape[-1], device=alpha.device)
+    # No matrix product, which autocast would take in bfloat16: the difference of two large numbers is small.
+    difference = (alpha * (frames - stops.where(known, 0)[..., None])).sum(-1) * known
     return difference.abs().sum(), difference.sum()
 
 

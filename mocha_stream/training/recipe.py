@@ -53,9 +53,9 @@ class LossConfig:
     synchrony_from: float = 0.2
     """Part of the run after which CTC is trusted to say where tokens end."""
     delay_limit: int | None = None
-    """Encoder frames after its end, by CTC, from which a token may not stop any more (DeCoT); any without it."""
+    """Encoder frames after its end, by CTC, that a token may still stop at (DeCoT); without it, any."""
     discount: float = 0.0
-    """Share that is taken off the probability to stop (StableEmit)."""
+    """Share that is taken off the probability to stop (StableEmit); `quantity` has the stops recover it."""
     noise: float = 1.0
     """Standard deviation, on the stop energies."""
     noise_rise: float = 0.0
@@ -72,7 +72,8 @@ class LossConfig:
         check(0 <= self.ctc <= 1, f"loss.ctc is {self.ctc}; it is a share, 0 to 1")
         check(0 <= self.label_smoothing < 1, f"loss.label_smoothing is {self.label_smoothing}; expected 0 to below 1")
         check(0 <= self.discount < 1, f"loss.discount is {self.discount}; it is a share, 0 to below 1")
-        check_least(self, "loss", 0, "quantity", "synchrony", "synchrony_from", "noise", "noise_rise")
+        check(0 <= self.noise_rise <= 1, f"loss.noise_rise is {self.noise_rise}; it is a part of the run, 0 to 1")
+        check_least(self, "loss", 0, "quantity", "synchrony", "synchrony_from", "noise")
         check_least(self, "loss", 0, "consistency", "text", "teacher")
         if self.delay_limit is not None:
             check_least(self, "loss", 0, "delay_limit")
@@ -88,7 +89,7 @@ class TrainingConfig:
     learning_rate: float = 1.5e-3
     warmup_steps: int = 500
     hold: float = 0.0
-    """Part of the run that keeps the full learning rate, before it falls to 0; a longer run can go on from there."""
+    """Part of the run that keeps the full learning rate, before it falls to 0."""
     weight_decay: float = 0.01
     clip_norm: float = 5.0
     average: int = 10

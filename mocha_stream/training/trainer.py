@@ -137,14 +137,13 @@ class Trainer:
 
     def _begin_with(self, begun: MochaModel) -> None:
         """Takes the weights of a model, whose dropout, chunks or the like need not be those of the recipe."""
-        try:
-            fits = begun.config.features == self.model.config.features
-            self.model.load_state_dict(begun.state_dict() if fits else {})
-        except RuntimeError:
+        theirs, ours = ([(name, w.shape) for name, w in m.state_dict().items()] for m in (begun, self.model))
+        if theirs != ours or begun.config.features != self.model.config.features:
             raise ConfigError(
                 f"init is {self.recipe.init}, whose weights or features do not fit [model]; take those settings from "
                 "its config.toml"
-            ) from None
+            )
+        self.model.load_state_dict(begun.state_dict())
 
     def _text(self, paths: list[Path]) -> list[str]:
         """The lines for the decoder's loss on text."""

@@ -2,8 +2,9 @@
 
     python recipes/librispeech/ablation.py FOLDER DEV [--jobs 2] [--only TABLE] [--set KEY=VALUE...]
 
-Each job is one process of one thread; `--set` changes all of them. What FOLDER already holds is not done again, so a
-run that was stopped goes on.
+Each job is one process of one thread; `--set` changes what a row does not. Rows whose result is in FOLDER are not done
+again, so after a stop the same command does the rest. `mass` is what alpha sums to for a token in training, which
+StableEmit and DeCoT take from. See "What each part is worth" in README.md.
 """
 
 import argparse
@@ -16,11 +17,13 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mocha_stream.corpus import read_corpus
 from mocha_stream.errors import MochaError
 from mocha_stream.table import table
+from mocha_stream.training.data import read_examples
+from mocha_stream.training.recipe import read_recipe
 
 RECIPES = Path(__file__).parent
 EVERY = 6
@@ -80,38 +83,48 @@ class Row(NamedTuple):
         return f"{self.recipe}-{''.join(c if c.isalnum() else '-' for c in self.name)}"
 
 
-def run(row: Row, folder: Path, dev: Path, common: list[str]) -> dict[str, float]:
-    """Trains and measures one row, unless its result is there. Raises MochaError where a command fails."""
+def run(row: Row, folder: Path, dev: Path, common: list[str]) -> dict[str, Any]:
+    """Trains and measures one row, unless its result is there.
+
+    Raises:
+        MochaError: a command fails, or the result is of other settings.
+    """
     place = folder / row.folder
-    result = place / "result.json"
-    if not result.exists():
-        place.mkdir(parents=True, exist_ok=True)
-        started = time.perf_counter()
-        recipe = RECIPES / f"{row.recipe}.toml"
-        settings = [f'run="{place.resolve() / "run"}"', *common, *row.changes]
-        command("train", str(recipe), "--set", *settings, log=place / "train.log")
-        minutes = (time.perf_counter() - started) / 60
-        model = ["--model", str(place / "run" / "model")]
-        command("evaluate", str(dev), *model, "--json", str(place / "whole.json"), log=place / "whole.log")
-        stream = ["--streaming", "--latency-ms", "640", "--json", str(place / "stream.json")]
-        command("evaluate", str(dev), *model, *stream, log=place / "stream.log")
-        whole, streamed = (json.loads((place / f"{name}.json").read_text()) for name in ("whole", "stream"))
-        epoch = json.loads((place / "run" / "epochs.jsonl").read_text().splitlines()[-1])
-        steps = [json.loads(line) for line in (place / "run" / "log.jsonl").read_text().splitlines()]
-        delay = streamed["emission_delay_s"] or {"p50": math.nan, "p95": math.nan}  # no word is right
-        values = {
-            "whole": whole["wer"],
-            "stream": streamed["wer"],
-            "deletions": 100 * streamed["deletions"] / streamed["num_words"],
-            "insertions": 100 * streamed["insertions"] / streamed["num_words"],
-            "ctc": epoch["wer_ctc_whole"],
-            "delay_p50": delay["p50"],
-            "delay_p95": delay["p95"],
-            "mass": sum(step["mass"] for step in steps[-100:]) / len(steps[-100:]),
-            "minutes": minutes,
-        }
-        result.write_text(json.dumps(values, indent=1) + "\n")
-    return json.loads(result.read_text())
+    result, settings = place / "result.json", [*common, *row.changes]
+    if result.exists():
+        values = json.loads(result.read_text())
+        if values["settings"] != settings:
+            raise MochaError(f"{result}: is of {values['settings']}, not {settings}; choose another folder")
+        return values
+    place.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    recipe, where = RECIPES / f"{row.recipe}.toml", f'run="{place.resolve() / "run"}"'
+    command("train", str(recipe), "--set", where, *settings, log=place / "train.log")
+    minutes = (time.perf_counter() - started) / 60
+    measured = {}
+    for name, options in {"whole": [], "stream": ["--streaming", "--latency-ms", "640"]}.items():
+        output = place / f"{name}.json"
+        model = ["--model", str(place / "run" / "model"), "--json", str(output)]
+        command("evaluate", str(dev), *model, *options, log=place / f"{name}.log")
+        measured[name] = json.loads(output.read_text())
+    whole, stream = measured["whole"], measured["stream"]
+    delay = stream["emission_delay_s"] or {"p50": math.nan, "p95": math.nan}  # no word is right
+    epoch = json.loads((place / "run" / "epochs.jsonl").read_text().splitlines()[-1])
+    steps = [json.loads(line) for line in (place / "run" / "log.jsonl").read_text().splitlines()][-100:]
+    values = {
+        "settings": settings,
+        "whole": whole["wer"],
+        "stream": stream["wer"],
+        "deletions": 100 * stream["deletions"] / stream["num_words"],
+        "insertions": 100 * stream["insertions"] / stream["num_words"],
+        "ctc": epoch["wer_ctc_whole"],
+        "delay_p50": delay["p50"],
+        "delay_p95": delay["p95"],
+        "mass": sum(step["mass"] for step in steps) / len(steps),
+        "minutes": minutes,
+    }
+    result.write_text(json.dumps(values, indent=1) + "\n")
+    return values
 
 
 def command(*arguments: str, log: Path) -> None:
@@ -123,7 +136,16 @@ def command(*arguments: str, log: Path) -> None:
         raise MochaError(f"{shlex.join(whole)} ended with code {code}; see {log}")
 
 
-def describe(row: Row, values: dict[str, float]) -> list[str]:
+def compute_features(recipes: list[str], common: list[str]) -> None:
+    """Of all corpora, before the rows ask for them at the same time."""
+    for name in recipes:
+        recipe, processes = read_recipe(RECIPES / f"{name}.toml", common), os.cpu_count() or 1
+        data, cache = recipe.data, RECIPES / recipe.data.cache
+        read_examples([RECIPES / corpus for corpus in data.train], recipe.model.features, data.speeds, cache, processes)
+        read_examples([RECIPES / data.dev], recipe.model.features, (1.0,), cache, processes)
+
+
+def describe(row: Row, values: dict[str, Any]) -> list[str]:
     numbers = [f"{values[name]:.1f}" for name in ("whole", "stream", "deletions", "insertions", "ctc")]
     delays = [f"{values[name]:.2f}" for name in ("delay_p50", "delay_p95", "mass")]
     return [row.name, *numbers, *delays, f"{values['minutes']:.0f}"]
@@ -142,6 +164,7 @@ def main() -> int:
         options.folder.mkdir(parents=True, exist_ok=True)
         dev = options.folder / "dev.jsonl"
         utterances = read_corpus(options.dev)[::EVERY]
+        compute_features(options.only, options.set)
         lines = [{"path": str(u.path.resolve()), "text": u.text, "speaker": u.speaker} for u in utterances]
         dev.write_text("".join(json.dumps(line) + "\n" for line in lines))
         with ThreadPoolExecutor(options.jobs) as pool:

@@ -32,6 +32,16 @@ def test_recipes_are_whole_and_are_read_back(path):
     assert from_dict(Recipe, tomllib.loads(to_toml(recipe)), "x") == recipe
 
 
+def test_every_row_of_the_ablation_is_a_recipe_of_its_own(monkeypatch):
+    monkeypatch.syspath_prepend(str(RECIPES[0].parents[1] / "librispeech"))
+    import ablation
+
+    rows = [ablation.Row(name, *row) for name, table in ablation.TABLES.items() for row in ablation._split(table)]
+    recipes = [read_recipe(ablation.RECIPES / f"{row.recipe}.toml", row.changes) for row in rows]
+    assert len(rows) > 20
+    assert len({row.folder for row in rows}) == len({str(recipe) for recipe in recipes}) == len(rows)
+
+
 def test_a_recipe_has_the_settings_of_its_base_but_for_those_it_names(tmp_path):
     below = tmp_path / "below"
     below.mkdir()
@@ -85,6 +95,7 @@ def test_mistakes_in_the_chain_of_bases(tmp_path, text, message):
         (["training.hold=1"], "training.hold is 1"),
         (["loss.discount=1"], "loss.discount is 1"),
         (["loss.delay_limit=-1"], "loss.delay_limit is -1"),
+        (["loss.noise_rise=2"], "loss.noise_rise is 2"),
         (["loss.delay_limit=soon"], "delay_limit is 'soon'; expected a whole number"),
         (["data=3"], "data"),
         (["run=3"], "run is 3; expected text in quotes"),

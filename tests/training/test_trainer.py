@@ -21,8 +21,9 @@ from mocha_stream.errors import AudioError, ConfigError, DataError, MochaError
 from mocha_stream.model_folder import load_model
 from mocha_stream.recognizer import Recognizer
 from mocha_stream.training.data import corpus_name, write_cache
+from mocha_stream.training.recipe import read_recipe
 from mocha_stream.training.teacher import TeacherConfig, write_config
-from mocha_stream.training.trainer import average_weights, train
+from mocha_stream.training.trainer import Trainer, average_weights, train
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data" / "extra" / "an4"
@@ -161,6 +162,20 @@ def test_schedules_are_kept(speech, tmp_path):
     first = log(path)[0]
     assert scheduled[0]["ctc"] == first["ctc"] and scheduled[0]["teacher"] == first["teacher"]
     assert scheduled[0]["mass"] < first["mass"]
+
+
+def test_conditions_follow_the_part_of_the_run(speech, tmp_path):
+    changes = ["loss.noise=2.0", "loss.noise_rise=0.5", "loss.synchrony_from=0.5", "loss.delay_limit=3"]
+    recipe = read_recipe(write_recipe(tmp_path, speech), [*changes, "augment.start=0.5", "loss.teacher=0"])
+    trainer = Trainer(recipe, tmp_path, 0, 1, torch.device("cpu"))
+    conditions = [trainer._conditions(progress) for progress in (0.0, 0.75, 1.4, 1.5, 3.0)]
+    assert [c.noise for c in conditions] == pytest.approx([0, 1, 2 * 1.4 / 1.5, 2, 2])
+    assert [c.delay_limit for c in conditions] == [None, None, None, 3, 3]
+    assert [c.synchronous for c in conditions] == [False, False, False, True, True]
+    items = [[group[0]] for group in trainer.variants[:2]]
+    recorded, changed = (trainer._load(items, changed).features for changed in (False, True))
+    np.testing.assert_array_equal(recorded[0, : items[0][0].num_frames], items[0][0].load())
+    assert not torch.equal(recorded, changed)
 
 
 def test_the_same_recipe_does_the_same_again(undisturbed, speech, tmp_path):
