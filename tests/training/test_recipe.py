@@ -1,12 +1,14 @@
 """Recipes: those of the project are whole, one may rest on another, and mistakes are told in one line."""
 
+import importlib
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from mocha_stream.config import from_dict, to_toml
-from mocha_stream.errors import ConfigError
+from mocha_stream.errors import ConfigError, MochaError
 from mocha_stream.training.recipe import Recipe, read_recipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.toml"))
@@ -32,14 +34,34 @@ def test_recipes_are_whole_and_are_read_back(path):
     assert from_dict(Recipe, tomllib.loads(to_toml(recipe)), "x") == recipe
 
 
-def test_every_row_of_the_ablation_is_a_recipe_of_its_own(monkeypatch):
-    monkeypatch.syspath_prepend(str(RECIPES[0].parents[1] / "librispeech"))
-    import ablation
+@pytest.fixture
+def ablation(monkeypatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "recipes" / "librispeech"))
+    return importlib.import_module("ablation")
 
+
+def test_every_row_of_the_ablation_is_a_recipe_of_its_own(ablation):
     rows = [ablation.Row(name, *row) for name, table in ablation.TABLES.items() for row in ablation._split(table)]
     recipes = [read_recipe(ablation.RECIPES / f"{row.recipe}.toml", row.changes) for row in rows]
     assert len(rows) > 20
     assert len({row.folder for row in rows}) == len({str(recipe) for recipe in recipes}) == len(rows)
+
+
+def test_a_row_that_is_done_is_not_done_again_nor_taken_for_another(ablation, tmp_path):
+    row, dev = ablation.Row("ablation", "no noise", ["loss.noise=0"]), tmp_path / "dev.jsonl"
+    result = tmp_path / row.folder / "result.json"
+    result.parent.mkdir()
+    result.write_text('{"settings": ["training.epochs=1", "loss.noise=0"], "whole": 50.0}')
+    assert ablation.run(row, tmp_path, dev, ["training.epochs=1"])["whole"] == 50
+    with pytest.raises(MochaError, match=r"result\.json: is of .*'training.epochs=1'.*, not \['loss.noise=0'\]"):
+        ablation.run(row, tmp_path, dev, [])
+
+
+def test_a_row_whose_command_fails_names_its_log(ablation, tmp_path):
+    row = ablation.Row("ablation", "wrong", ["loss.noise=-1"])
+    with pytest.raises(MochaError, match=r"train .*ended with code 2; see .*train\.log"):
+        ablation.run(row, tmp_path, tmp_path / "dev.jsonl", [])
+    assert "loss.noise is -1" in (tmp_path / row.folder / "train.log").read_text()
 
 
 def test_a_recipe_has_the_settings_of_its_base_but_for_those_it_names(tmp_path):
