@@ -28,6 +28,9 @@ from .utterance import Utterance
 # Of MKL: a row of a matrix product is the same whatever rows are beside it. Read by it at the first product; other
 # libraries and processors ignore it, and there `_pad` alone has to do.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+# Of oneDNN: it compiles kernels for each shape of a batch and keeps those of the last 1024, over 100 MB in a recording
+# of hours. Fewer take no more time. Read at the first use too.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 READ_AHEAD = 8
 """Batches that are read before they are sorted by length and decoded."""
