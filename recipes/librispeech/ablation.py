@@ -1,4 +1,4 @@
-"""Trains one model for each line of the tables below, measures it on a sixth of dev-clean, and prints a table.
+"""Trains one model for each line of the tables below, measures it on a third of dev-clean, and prints Markdown.
 
     python recipes/librispeech/ablation.py FOLDER DEV [--jobs 2] [--only TABLE] [--set KEY=VALUE...]
 
@@ -12,6 +12,7 @@ import json
 import math
 import os
 import shlex
+import statistics
 import subprocess
 import sys
 import time
@@ -21,12 +22,12 @@ from typing import Any, NamedTuple
 
 from mocha_stream.corpus import read_corpus
 from mocha_stream.errors import MochaError
-from mocha_stream.table import table
 from mocha_stream.training.data import read_examples
 from mocha_stream.training.recipe import read_recipe
+from mocha_stream.training.run_log import read_run_log
 
 RECIPES = Path(__file__).parent
-EVERY = 6
+EVERY = 3
 """Of the utterances of DEV, one in so many is measured."""
 
 CHANGES = {
@@ -41,10 +42,14 @@ CHANGES = {
     "no noise on energies": "loss.noise=0",
     "noise that rises": "loss.noise_rise=1.0",
     "no text for the decoder": "loss.text=0",
+    "no teacher": "loss.teacher=0",
     "two views that agree": "loss.consistency=0.2 training.batch_s=280",
     "no dropout": "model.encoder.dropout=0 model.decoder.dropout=0",
     "nothing masked or warped": "augment.warp=0 augment.frequency_masks=0 augment.time_masks_per_s=0",
     "chunks of 4 only": "model.encoder.chunks=[4]",
+    "window of 1": "model.attention.window=1",
+    "window of 2": "model.attention.window=2",
+    "window of 8": "model.attention.window=8",
     "both epochs averaged": "training.average=2",
 }
 """Of ablation.toml."""
@@ -53,14 +58,12 @@ NEW_CHANGES = {
     "as it is": "",
     "as it is, second seed": "training.seed=2",
     "as it is, third seed": "training.seed=3",
-    "masks from the start": "augment.warp=0.1 augment.frequency_masks=2 augment.time_masks_per_s=0.5",
+    "no teacher": "loss.teacher=0",
+    "masks from the start": "augment.warp=0.1 augment.frequency_masks=2 augment.time_masks_per_s=0.7",
     "masks in the second half": (
-        "augment.start=0.5 augment.warp=0.1 augment.frequency_masks=2 augment.time_masks_per_s=0.5"
+        "augment.start=0.5 augment.warp=0.1 augment.frequency_masks=2 augment.time_masks_per_s=0.7"
     ),
     "additive energies": "model.attention.energy=additive",
-    "window of 1": "model.attention.window=1",
-    "window of 2": "model.attention.window=2",
-    "window of 8": "model.attention.window=8",
     "64 units": "model.vocab_size=64",
     "512 units": "model.vocab_size=512",
     "Star-Transformer": (
@@ -109,18 +112,17 @@ def run(row: Row, folder: Path, dev: Path, common: list[str]) -> dict[str, Any]:
         measured[name] = json.loads(output.read_text())
     whole, stream = measured["whole"], measured["stream"]
     delay = stream["emission_delay_s"] or {"p50": math.nan, "p95": math.nan}  # no word is right
-    epoch = json.loads((place / "run" / "epochs.jsonl").read_text().splitlines()[-1])
-    steps = [json.loads(line) for line in (place / "run" / "log.jsonl").read_text().splitlines()][-100:]
+    log = read_run_log(place / "run")
     values = {
         "settings": settings,
         "whole": whole["wer"],
         "stream": stream["wer"],
         "deletions": 100 * stream["deletions"] / stream["num_words"],
         "insertions": 100 * stream["insertions"] / stream["num_words"],
-        "ctc": epoch["wer_ctc_whole"],
+        "ctc": log.epochs[-1]["wer_ctc_whole"],
         "delay_p50": delay["p50"],
         "delay_p95": delay["p95"],
-        "mass": sum(step["mass"] for step in steps) / len(steps),
+        "mass": statistics.fmean(step["mass"] for step in log.steps[-100:]),
         "minutes": minutes,
     }
     result.write_text(json.dumps(values, indent=1) + "\n")
@@ -148,7 +150,8 @@ def compute_features(recipes: list[str], common: list[str]) -> None:
 def describe(row: Row, values: dict[str, Any]) -> list[str]:
     numbers = [f"{values[name]:.1f}" for name in ("whole", "stream", "deletions", "insertions", "ctc")]
     delays = [f"{values[name]:.2f}" for name in ("delay_p50", "delay_p95", "mass")]
-    return [row.name, *numbers, *delays, f"{values['minutes']:.0f}"]
+    changes = f"`{' '.join(row.changes)}`" if row.changes else ""
+    return [row.name, changes, *numbers, *delays, f"{values['minutes']:.0f}"]
 
 
 def main() -> int:
@@ -172,10 +175,11 @@ def main() -> int:
     except MochaError as error:
         print(f"ablation: {error}", file=sys.stderr)
         return 2
-    header = ["whole", "640 ms", "deleted", "inserted", "CTC", "delay p50", "p95", "mass", "minutes"]
+    header = ["changes", "whole", "640 ms", "deleted", "inserted", "CTC", "delay p50", "p95", "mass", "minutes"]
     for recipe in options.only:
         chosen = [describe(row, values) for row, values in zip(rows, results, strict=True) if row.recipe == recipe]
-        print(table([f"{recipe}.toml", *header], chosen), "\n")
+        cells = [[f"`{recipe}.toml`", *header], ["---"] * (1 + len(header)), *chosen]
+        print(*("| " + " | ".join(line) + " |" for line in cells), "", sep="\n")
     return 0
 
 
