@@ -50,7 +50,6 @@ CHANGES = {
     "window of 1": "model.attention.window=1",
     "window of 2": "model.attention.window=2",
     "window of 8": "model.attention.window=8",
-    "both epochs averaged": "training.average=2",
 }
 """Of ablation.toml."""
 
