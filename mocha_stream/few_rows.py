@@ -12,16 +12,22 @@ FEW_FRAMES = 32
 """Up to so many, an LSTM goes by hand."""
 
 
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`F.linear`, as a product of a matrix and a vector where there is one row only."""
+    if not x.shape[-1] == weight.shape[1] == x.numel():
+        return F.linear(x, weight, bias)
+    row = x.reshape(-1)
+    product = torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)
+    return product.view(*x.shape[:-1], -1)
+
+
 class Linear(nn.Linear):
-    """`nn.Linear`, as a product of a matrix and a vector where there is one row only."""
+    """`nn.Linear`, by `affine` outside training and autocast."""
 
     def forward(self, x: Tensor) -> Tensor:
-        is_row = x.shape[-1] == self.in_features == x.numel()
-        if self.training or not is_row or torch.is_autocast_enabled(x.device.type):
+        if self.training or torch.is_autocast_enabled(x.device.type):
             return super().forward(x)
-        row = x.reshape(-1)
-        product = torch.mv(self.weight, row) if self.bias is None else torch.addmv(self.bias, self.weight, row)
-        return product.view(*x.shape[:-1], -1)
+        return affine(x, self.weight, self.bias)
 
 
 def run_lstm(lstm: nn.LSTM, x: Tensor, hidden: Tensor, cell: Tensor, kept: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -33,10 +39,7 @@ def run_lstm(lstm: nn.LSTM, x: Tensor, hidden: Tensor, cell: Tensor, kept: int) 
         return output, last_hidden[0], last_cell[0]
     input_weight, hidden_weight, input_bias, hidden_bias = lstm.all_weights[0]
     is_single = len(x) == 1
-    if x.numel() == x.shape[2]:
-        inputs = torch.addmv(input_bias + hidden_bias, input_weight, x.view(-1))[None, None]
-    else:
-        inputs = F.linear(x, input_weight, input_bias + hidden_bias)
+    inputs = affine(x, input_weight, input_bias + hidden_bias)
     if is_single:
         inputs, hidden, cell = inputs[0], hidden[0], cell[0]
     outputs, cells, size = [hidden], [cell], lstm.hidden_size
