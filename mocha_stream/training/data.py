@@ -38,15 +38,20 @@ class Example:
     speed: float
     num_frames: int
     offset: int
-    """Its first frame in the file of features."""
+    """The first frame of the utterance in the file of features."""
     features: np.ndarray
     """The (all frames, M) float16 file, mapped into memory."""
     teacher: "Example | None" = None
     """The frames that a larger model made of the same utterance (`teacher.py`)."""
+    words: "Example | None" = None
+    """When its words are spoken, at speed 1: (W, 2) bounds in units of 10 ms (`splice.py`)."""
+    first: int = 0
+    """Frames of the utterance before this piece of it."""
 
     def load(self) -> np.ndarray:
         """The (T, M) frames, float32."""
-        return self.features[self.offset : self.offset + self.num_frames].astype(np.float32)
+        start = self.offset + self.first
+        return self.features[start : start + self.num_frames].astype(np.float32)
 
 
 def _compute(utterance: Utterance, config: FeatureConfig, speed: float) -> np.ndarray:

@@ -21,6 +21,10 @@ class DataConfig:
     longest_s: float = 24.0
     join: float = 0.0
     """Share of utterances that are followed by another one in the same example, as in a stream."""
+    splice: float = 0.0
+    """Share of utterances that are cut between words, and put together anew among those of their speaker."""
+    words: str = ""
+    """Folder that tells when words are spoken, for `splice`, as `recipes/librispeech/words.py` writes it."""
     text: tuple[str, ...] = ()
     """Files of text for `loss.text`, a sentence a line, plain or .xz."""
     teacher: str = ""
@@ -35,6 +39,7 @@ class DataConfig:
         check(all(0.5 <= speed <= 2 for speed in self.speeds), f"data.speeds is {list(self.speeds)}; expected 0.5 to 2")
         check(len(self.speeds) > 0, "data.speeds is empty; expected one speed at least, 1.0 for none changed")
         check(0 <= self.join <= 1, f"data.join is {self.join}; it is a share, 0 to 1")
+        check(0 <= self.splice <= 1, f"data.splice is {self.splice}; it is a share, 0 to 1")
 
 
 @dataclass(frozen=True)

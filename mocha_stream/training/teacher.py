@@ -82,7 +82,8 @@ class Teacher:
         parts = []
         for i, example in enumerate(item):
             assert example.teacher is not None
-            at_s = (at[which == i] - (ends[i] - example.num_frames)) / FEATURES_PER_S * example.speed
+            here = at[which == i] - (ends[i] - example.num_frames) + example.first
+            at_s = here / FEATURES_PER_S * example.speed
             parts.append(self._at(example.teacher.load(), at_s))
         return ((np.concatenate(parts) - self._mean) / self._deviation).reshape(-1, self.size)
 

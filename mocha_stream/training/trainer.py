@@ -34,6 +34,7 @@ from .losses import Batch, Conditions, Diagnosis, Losses, compute, text_loss
 from .pictures import draw
 from .recipe import Recipe, read_recipe
 from .run_writer import RunWriter
+from .splice import add_words, splice
 from .teacher import Teacher
 
 LONGEST_TEXT = 100
@@ -91,6 +92,8 @@ class Trainer:
         self.teacher = Teacher(root / data.teacher) if recipe.loss.teacher else None
         if self.teacher:
             sets = [self.teacher.add_to(corpus, part) for corpus, part in zip(corpora, sets, strict=True)]
+        if data.splice:
+            sets = [add_words(root / data.words, corpus, part) for corpus, part in zip(corpora, sets, strict=True)]
         # Each corpus by itself: an id may be in several of them.
         groups = [group for part in sets for group in _group(part, data.shortest_s * 100, data.longest_s * 100)]
         self.variants = sorted(groups, key=lambda group: group[0].id)
@@ -101,7 +104,6 @@ class Trainer:
             )
         begun, begun_tokenizer = load_model(root / recipe.init) if recipe.init else (None, None)
         self.tokenizer = begun_tokenizer or self._tokenizer([root / name for name in recipe.tokenizer.text])
-        self.targets = {text: self.tokenizer.encode(text) for text in {group[0].text for group in self.variants}}
 
         torch.manual_seed(recipe.training.seed)
         self.model = MochaModel(ModelConfig(**{**vars(recipe.model), "vocab_size": len(self.tokenizer)})).to(device)
@@ -234,7 +236,6 @@ class Trainer:
         lengths = np.array([sum(example.num_frames for example in item) for item in items])
         frames_per_batch = round(training.batch_s * 100 / self.views)
         batches = make_batches(lengths, frames_per_batch, self.epoch, training.seed)
-        batches = [batch for batch in batches if len(batch) >= self.world]
         bar = tqdm(
             range(self.position, len(batches)),
             f"epoch {self.epoch + 1}",
@@ -272,10 +273,15 @@ class Trainer:
                 self._save_checkpoint()
 
     def _items(self, epoch: int) -> list[list[Example]]:
-        """The epoch's examples: each utterance at one of its speeds, some followed by another one."""
+        """The epoch's examples: each utterance at one of its speeds, some cut and put together anew, some of the
+        others followed by another one.
+        """
         data = self.recipe.data
         random = np.random.default_rng((self.recipe.training.seed, epoch, 1))
         chosen = [group[random.integers(len(group))] for group in self.variants]
+        is_cut = random.random(len(chosen)) < data.splice if data.splice else np.zeros(len(chosen), bool)
+        spliced = splice([chosen[i] for i in np.flatnonzero(is_cut)], random)
+        chosen = [chosen[i] for i in np.flatnonzero(~is_cut)]
         items: list[list[Example]] = []
         for i in random.permutation(len(chosen)):
             joins = items and random.random() < data.join and len(items[-1]) == 1
@@ -283,10 +289,10 @@ class Trainer:
                 items[-1].append(chosen[i])
             else:
                 items.append([chosen[i]])
-        return items
+        return items + spliced
 
     def _target(self, item: list[Example]) -> list[int]:
-        return [token for example in item for token in self.targets[example.text]]
+        return [token for example in item for token in self.tokenizer.encode(example.text)]
 
     def _load(self, items: list[list[Example]], changed: bool) -> Batch:
         """Reads the features of this process's share of a batch, and augments them if they are to be changed: first

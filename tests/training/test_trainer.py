@@ -49,12 +49,19 @@ def made_up_speech(folder: Path, count: int) -> Path:
     (folder / "set.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     write_config(folder / "teacher", TeacherConfig("any", 6, 0.0, 0.03))
     write_cache(folder / "set.jsonl", folder / "teacher" / corpus_name(folder / "set.jsonl"), any_frames, 1)
+    write_cache(folder / "set.jsonl", folder / "words" / corpus_name(folder / "set.jsonl"), any_words, 1)
     return folder / "set.jsonl"
 
 
 def any_frames(utterance: Utterance) -> np.ndarray:
     """A teacher that says as much of an utterance as nothing."""
     return np.random.default_rng(list(utterance.id.encode())).standard_normal((20, 6)).astype(np.float16)
+
+
+def any_words(utterance: Utterance) -> np.ndarray:
+    """Words of 50 ms each, one after the other."""
+    starts = 5 * np.arange(len(utterance.text.split()))
+    return np.stack([starts, starts + 5], 1).astype(np.float16)
 
 
 def write_recipe(folder: Path, train_set: Path, dev_set: Path | None = None, **tables: dict) -> Path:
@@ -67,6 +74,8 @@ def write_recipe(folder: Path, train_set: Path, dev_set: Path | None = None, **t
             "cache": "cache",
             "speeds": [1.0, 1.1],
             "join": 0.2,
+            "splice": 0.3 if teacher.exists() else 0.0,
+            "words": str(train_set.parent / "words"),
             "text": ["text.txt"],
             "text_lines": 5,
             "teacher": str(teacher),

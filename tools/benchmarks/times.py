@@ -5,62 +5,32 @@ words that are recognised right: how far the start told is from the start spoken
 the word until it is shown for good.
 """
 
-import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from mocha_stream.audio import MonoStream
 from mocha_stream.corpus import read_corpus
-from mocha_stream.errors import MissingExtraError
 from mocha_stream.evaluate import Blocks, measure, measure_whole
 from mocha_stream.recognizer import Recognizer
 from mocha_stream.scores import ScoredWord, Span, start_errors, summary
 from mocha_stream.table import table
+from mocha_stream.word_times import SAMPLE_RATE, WordAligner
 
-RATE = 16_000
 HEADER = ("", "words", "start off, median", "p90", "mean", "shown after its end, median", "p95")
 
 
-class Aligner:
-    """Forced alignment by pocketsphinx's English model. Raises MissingExtraError where it is not installed."""
-
-    def __init__(self) -> None:
-        try:
-            from pocketsphinx import Config, Decoder
-        except ImportError:
-            raise MissingExtraError("alignment needs pocketsphinx; pip install 'mocha-stream[bench]'") from None
-        self._decoder: Any = Decoder(Config(lm=None, loglevel="FATAL"))
-
-    def __call__(self, blocks: Blocks, text: str) -> list[Span] | None:
-        """When each word of a text is spoken; None where a word has no pronunciation or the search fails."""
-        mono = MonoStream(RATE)
-        samples = np.concatenate([*(mono.feed(block, rate) for block, rate in blocks), mono.finish()])
-        try:
-            self._decoder.set_align_text(text.lower())
-            self._decoder.start_utt()
-            self._decoder.process_raw((samples * 32_767).astype(np.int16).tobytes(), full_utt=True)
-            self._decoder.end_utt()
-        except RuntimeError:
-            return None
-        spans = [
-            Span(part.start_frame / 100, (part.end_frame + 1) / 100)
-            for part in self._decoder.seg() or ()
-            if not re.fullmatch(r"<.*>|\[.*\]", part.word)
-        ]
-        return spans if len(spans) == len(text.split()) else None
-
-
 def run(data: Path, limit: int, model: Path | None) -> None:
-    recognizer, align = Recognizer.load(model), Aligner()
+    recognizer, align = Recognizer.load(model), WordAligner()
     utterances = read_corpus(data)[:limit]
     known: dict[str, list[Span] | None] = {}
 
     def once(blocks: Blocks, text: str) -> list[Span] | None:
         if text not in known:
-            known[text] = align(blocks, text)
+            mono = MonoStream(SAMPLE_RATE)
+            samples = np.concatenate([*(mono.feed(block, rate) for block, rate in blocks), mono.finish()])
+            known[text] = align(samples, text)
         return known[text]
 
     rows = []
