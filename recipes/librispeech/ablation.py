@@ -20,11 +20,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from mocha_stream.corpus import read_corpus
 from mocha_stream.errors import MochaError
+from mocha_stream.model_folder import load_model, save_model
 from mocha_stream.training.data import read_examples
 from mocha_stream.training.recipe import read_recipe
 from mocha_stream.training.run_log import read_run_log
+from mocha_stream.training.trainer import average_weights
 
 RECIPES = Path(__file__).parent
 EVERY = 6
@@ -43,6 +47,7 @@ CHANGES = {
     "noise that rises": "loss.noise_rise=1.0",
     "no text for the decoder": "loss.text=0",
     "no teacher": "loss.teacher=0",
+    "half of the utterances spliced": "data.splice=0.5",
     "two views that agree": "loss.consistency=0.2 training.batch_s=280",
     "no dropout": "model.encoder.dropout=0 model.decoder.dropout=0",
     "nothing masked or warped": "augment.warp=0 augment.frequency_masks=0 augment.time_masks_per_s=0",
@@ -103,29 +108,47 @@ def run(row: Row, folder: Path, dev: Path, common: list[str]) -> dict[str, Any]:
     recipe, where = RECIPES / f"{row.recipe}.toml", f'run="{place.resolve() / "run"}"'
     command("train", str(recipe), "--set", where, *settings, log=place / "train.log")
     minutes = (time.perf_counter() - started) / 60
-    measured = {}
+    log = read_run_log(place / "run")
+    mass = statistics.fmean(step["mass"] for step in log.steps[-100:])
+    values = measure(place / "run" / "model", place, dev)
+    values |= {"settings": settings, "mass": mass, "minutes": minutes}
+    result.write_text(json.dumps(values, indent=1) + "\n")
+    return values
+
+
+def measure(model: Path, place: Path, dev: Path) -> dict[str, Any]:
+    """Word error rates, their parts and delays; reports and logs are left in `place`."""
+    reports = []
     for name, options in {"whole": [], "stream": ["--streaming", "--latency-ms", "640"]}.items():
         output = place / f"{name}.json"
-        model = ["--model", str(place / "run" / "model"), "--json", str(output)]
-        command("evaluate", str(dev), *model, *options, log=place / f"{name}.log")
-        measured[name] = json.loads(output.read_text())
-    whole, stream = measured["whole"], measured["stream"]
+        command("evaluate", str(dev), "--model", str(model), "--json", str(output), *options, log=place / f"{name}.log")
+        reports.append(json.loads(output.read_text()))
+    whole, stream = reports
     delay = stream["emission_delay_s"] or {"p50": math.nan, "p95": math.nan}  # no word is right
-    log = read_run_log(place / "run")
-    values = {
-        "settings": settings,
+    return {
         "whole": whole["wer"],
         "stream": stream["wer"],
         "deletions": 100 * stream["deletions"] / stream["num_words"],
         "insertions": 100 * stream["insertions"] / stream["num_words"],
-        "ctc": log.epochs[-1]["wer_ctc_whole"],
         "delay_p50": delay["p50"],
         "delay_p95": delay["p95"],
-        "mass": statistics.fmean(step["mass"] for step in log.steps[-100:]),
-        "minutes": minutes,
     }
-    result.write_text(json.dumps(values, indent=1) + "\n")
-    return values
+
+
+def mean(rows: list[Row], folder: Path, dev: Path) -> dict[str, Any]:
+    """Writes and measures the model whose weights are the mean of those of the rows (Wortsman et al. 2022, arXiv
+    2203.05482).
+
+    Raises:
+        MochaError: a command fails.
+    """
+    place = folder / "mean"
+    place.mkdir(exist_ok=True)
+    model, tokenizer = load_model(folder / rows[0].folder / "run" / "model")
+    weights = [folder / row.folder / "run" / "model" / "model.safetensors" for row in rows]
+    model.load_state_dict(average_weights(weights))
+    save_model(model, tokenizer, place / "model", "", torch.float16)
+    return measure(place / "model", place, dev) | {"mass": math.nan, "minutes": math.nan}
 
 
 def command(*arguments: str, log: Path) -> None:
@@ -147,7 +170,7 @@ def compute_features(recipes: list[str], common: list[str]) -> None:
 
 
 def describe(row: Row, values: dict[str, Any]) -> list[str]:
-    numbers = [f"{values[name]:.1f}" for name in ("whole", "stream", "deletions", "insertions", "ctc")]
+    numbers = [f"{values[name]:.1f}" for name in ("whole", "stream", "deletions", "insertions")]
     delays = [f"{values[name]:.2f}" for name in ("delay_p50", "delay_p95", "mass")]
     changes = f"`{' '.join(row.changes)}`" if row.changes else ""
     return [row.name, changes, *numbers, *delays, f"{values['minutes']:.0f}"]
@@ -171,10 +194,15 @@ def main() -> int:
         dev.write_text("".join(json.dumps(line) + "\n" for line in lines))
         with ThreadPoolExecutor(options.jobs) as pool:
             results = list(pool.map(lambda row: run(row, options.folder, dev, options.set), rows))
+        if "ablation" in options.only:
+            # The last of that table; models of other settings have other weights to the same end.
+            alike = [row for row in rows if row.recipe == "ablation" and "model." not in " ".join(row.changes)]
+            rows.append(Row("ablation", "the mean of the weights of all with the same model", []))
+            results.append(mean(alike, options.folder, dev))
     except MochaError as error:
         print(f"ablation: {error}", file=sys.stderr)
         return 2
-    header = ["changes", "whole", "640 ms", "deleted", "inserted", "CTC", "delay p50", "p95", "mass", "minutes"]
+    header = ["changes", "whole", "640 ms", "deleted", "inserted", "delay p50", "p95", "mass", "minutes"]
     for recipe in options.only:
         chosen = [describe(row, values) for row, values in zip(rows, results, strict=True) if row.recipe == recipe]
         cells = [[f"`{recipe}.toml`", *header], ["---"] * (1 + len(header)), *chosen]
