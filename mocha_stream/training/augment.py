@@ -34,11 +34,14 @@ class AugmentConfig:
     """Longest time mask, in frames of 10 ms."""
     start: float = 0.0
     """Part of the run before any of this is done."""
+    end: float = 1.0
+    """Part of the run after which nothing of this is done any more."""
 
     def __post_init__(self) -> None:
         check_least(self, "augment", 0, "gain_db", "equalise_db", "noise_db", "warp", "frequency_masks")
         check_least(self, "augment", 0, "frequency_mask", "time_masks_per_s", "time_mask")
         check(0 <= self.start <= 1, f"augment.start is {self.start}; it is a part of the run, 0 to 1")
+        check(0 <= self.end <= 1, f"augment.end is {self.end}; it is a part of the run, 0 to 1")
         check(self.warp < 1, f"augment.warp is {self.warp}; it is a share of the mel axis, below 1")
 
 

@@ -247,7 +247,7 @@ class Trainer:
         for self.position in bar:
             started = time.perf_counter()
             batch, progress = batches[self.position], self.epoch + self.position / len(batches)
-            changed = progress >= self.recipe.augment.start * training.epochs
+            changed = self.recipe.augment.start <= progress / training.epochs < self.recipe.augment.end
             parts = [
                 self._load([items[i] for i in rows], changed)
                 for part in range(training.accumulate)
