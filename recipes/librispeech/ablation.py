@@ -2,9 +2,10 @@
 
     python recipes/librispeech/ablation.py FOLDER DEV [--jobs 2] [--only TABLE] [--set KEY=VALUE...]
 
-Each job is one process of one thread; `--set` changes what a row does not. Rows whose result is in FOLDER are not done
-again, so after a stop the same command does the rest. `mass` is what alpha sums to for a token in training, which
-StableEmit and DeCoT take from. See "What each part is worth" in README.md.
+The first table begins with the model of laptop-5.toml. Each job is one process of one thread; `--set` changes what a
+row does not. Rows whose result is in FOLDER are not done again, so after a stop the same command does the rest. `mass`
+is what alpha sums to for a token in training, which StableEmit and DeCoT take from. See "What each part is worth" in
+README.md.
 """
 
 import argparse

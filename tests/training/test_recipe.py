@@ -114,6 +114,8 @@ def test_mistakes_in_the_chain_of_bases(tmp_path, text, message):
         (["training.accumulate=0"], "training.accumulate is 0"),
         (["augment.time_mask=-1"], "augment.time_mask is -1"),
         (["augment.start=2"], "augment.start is 2"),
+        (["augment.end=-1"], "augment.end is -1"),
+        (["data.splice=1.5"], "data.splice is 1.5"),
         (["training.hold=1"], "training.hold is 1"),
         (["loss.discount=1"], "loss.discount is 1"),
         (["loss.delay_limit=-1"], "loss.delay_limit is -1"),

@@ -168,6 +168,9 @@ def test_schedules_are_kept(speech, tmp_path):
     # The first update of a run that hears what was recorded, without noise, discount or limit, differs by the discount.
     plain = {"gain_db": 0.0, "warp": 0.0, "frequency_masks": 0, "time_masks_per_s": 0.0}
     train(path, assignments=["training.epochs=1", "loss.noise=0.0", *(f"augment.{k}={v}" for k, v in plain.items())])
+    unchanged = losses(path)
+    train(path, assignments=["training.epochs=1", "loss.noise=0.0", "augment.end=0.0"])
+    assert losses(path) == unchanged
     first = log(path)[0]
     assert scheduled[0]["ctc"] == first["ctc"] and scheduled[0]["teacher"] == first["teacher"]
     assert scheduled[0]["mass"] < first["mass"]
