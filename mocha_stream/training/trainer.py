@@ -279,11 +279,10 @@ class Trainer:
         data = self.recipe.data
         random = np.random.default_rng((self.recipe.training.seed, epoch, 1))
         chosen = [group[random.integers(len(group))] for group in self.variants]
-        is_cut = random.random(len(chosen)) < data.splice if data.splice else np.zeros(len(chosen), bool)
+        is_cut = random.random(len(chosen)) < data.splice
         spliced = splice([chosen[i] for i in np.flatnonzero(is_cut)], random)
-        chosen = [chosen[i] for i in np.flatnonzero(~is_cut)]
         items: list[list[Example]] = []
-        for i in random.permutation(len(chosen)):
+        for i in random.permutation(np.flatnonzero(~is_cut)):
             joins = items and random.random() < data.join and len(items[-1]) == 1
             if joins and (items[-1][0].num_frames + chosen[i].num_frames) <= data.longest_s * 100:
                 items[-1].append(chosen[i])
