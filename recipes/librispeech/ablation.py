@@ -138,18 +138,23 @@ def measure(model: Path, place: Path, dev: Path) -> dict[str, Any]:
 
 def mean(rows: list[Row], folder: Path, dev: Path) -> dict[str, Any]:
     """Writes and measures the model whose weights are the mean of those of the rows (Wortsman et al. 2022, arXiv
-    2203.05482).
+    2203.05482), unless its result is there.
 
     Raises:
         MochaError: a command fails.
     """
     place = folder / "mean"
+    result = place / "result.json"
+    if result.exists():
+        return json.loads(result.read_text())
     place.mkdir(exist_ok=True)
     model, tokenizer = load_model(folder / rows[0].folder / "run" / "model")
     weights = [folder / row.folder / "run" / "model" / "model.safetensors" for row in rows]
     model.load_state_dict(average_weights(weights))
     save_model(model, tokenizer, place / "model", "", torch.float16)
-    return measure(place / "model", place, dev) | {"mass": math.nan, "minutes": math.nan}
+    values = measure(place / "model", place, dev) | {"mass": math.nan, "minutes": math.nan}
+    result.write_text(json.dumps(values, indent=1) + "\n")
+    return values
 
 
 def command(*arguments: str, log: Path) -> None:
