@@ -136,25 +136,21 @@ def measure(model: Path, place: Path, dev: Path) -> dict[str, Any]:
     }
 
 
-def mean(rows: list[Row], folder: Path, dev: Path) -> dict[str, Any]:
-    """Writes and measures the model whose weights are the mean of those of the rows (Wortsman et al. 2022, arXiv
-    2203.05482), unless its result is there.
-
-    Raises:
-        MochaError: a command fails.
-    """
-    place = folder / "mean"
+def measure_once(model: Path, place: Path, dev: Path) -> dict[str, Any]:
+    """A row of a model that is not trained here, unless its result is there."""
     result = place / "result.json"
-    if result.exists():
-        return json.loads(result.read_text())
-    place.mkdir(exist_ok=True)
-    model, tokenizer = load_model(folder / rows[0].folder / "run" / "model")
-    weights = [folder / row.folder / "run" / "model" / "model.safetensors" for row in rows]
-    model.load_state_dict(average_weights(weights))
-    save_model(model, tokenizer, place / "model", "", torch.float16)
-    values = measure(place / "model", place, dev) | {"mass": math.nan, "minutes": math.nan}
-    result.write_text(json.dumps(values, indent=1) + "\n")
-    return values
+    if not result.exists():
+        place.mkdir(exist_ok=True)
+        values = measure(model, place, dev) | {"mass": math.nan, "minutes": math.nan}
+        result.write_text(json.dumps(values, indent=1) + "\n")
+    return json.loads(result.read_text())
+
+
+def write_mean(models: list[Path], folder: Path) -> None:
+    """The model whose weights are the mean of those of others (Wortsman et al. 2022, arXiv 2203.05482)."""
+    model, tokenizer = load_model(models[0])
+    model.load_state_dict(average_weights([each / "model.safetensors" for each in models]))
+    save_model(model, tokenizer, folder, "", torch.float16)
 
 
 def command(*arguments: str, log: Path) -> None:
@@ -201,10 +197,14 @@ def main() -> int:
         with ThreadPoolExecutor(options.jobs) as pool:
             results = list(pool.map(lambda row: run(row, options.folder, dev, options.set), rows))
         if "ablation" in options.only:
-            # The last of that table; models of other settings have other weights to the same end.
+            # Models of other settings have other weights to the same end, so they are left out of the mean.
             alike = [row for row in rows if row.recipe == "ablation" and "model." not in " ".join(row.changes)]
+            mean, start = options.folder / "mean", RECIPES / read_recipe(RECIPES / "ablation.toml", options.set).init
+            write_mean([options.folder / row.folder / "run" / "model" for row in alike], mean / "model")
             rows.append(Row("ablation", "the mean of the weights of all with the same model", []))
-            results.append(mean(alike, options.folder, dev))
+            results.append(measure_once(mean / "model", mean, dev))
+            rows.insert(0, Row("ablation", "the model that all begin with", []))
+            results.insert(0, measure_once(start, options.folder / "start", dev))
     except MochaError as error:
         print(f"ablation: {error}", file=sys.stderr)
         return 2
