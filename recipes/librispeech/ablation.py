@@ -141,8 +141,7 @@ def measure_once(model: Path, place: Path, dev: Path) -> dict[str, Any]:
     result = place / "result.json"
     if not result.exists():
         place.mkdir(exist_ok=True)
-        values = measure(model, place, dev) | {"mass": math.nan, "minutes": math.nan}
-        result.write_text(json.dumps(values, indent=1) + "\n")
+        result.write_text(json.dumps(measure(model, place, dev), indent=1) + "\n")
     return json.loads(result.read_text())
 
 
@@ -172,10 +171,11 @@ def compute_features(recipes: list[str], common: list[str]) -> None:
 
 
 def describe(row: Row, values: dict[str, Any]) -> list[str]:
-    numbers = [f"{values[name]:.1f}" for name in ("whole", "stream", "deletions", "insertions")]
-    delays = [f"{values[name]:.2f}" for name in ("delay_p50", "delay_p95", "mass")]
+    places = {"whole": 1, "stream": 1, "deletions": 1, "insertions": 1}
+    places |= {"delay_p50": 2, "delay_p95": 2, "mass": 2, "minutes": 0}
+    numbers = [f"{values[name]:.{n}f}" if name in values else "" for name, n in places.items()]
     changes = f"`{' '.join(row.changes)}`" if row.changes else ""
-    return [row.name, changes, *numbers, *delays, f"{values['minutes']:.0f}"]
+    return [row.name, changes, *numbers]
 
 
 def main() -> int:
