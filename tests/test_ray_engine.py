@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -65,15 +66,24 @@ def write(path: Path, seconds: float, seed: int) -> Path:
 
 
 def readers(pipe: Path) -> list[int]:
-    """The other processes that have it open."""
+    """The other processes that have it open to read: a child of this one has the end to write, until it runs its own
+    program.
+    """
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if int(entry.name) != os.getpid() and str(pipe) in map(os.readlink, (entry / "fd").iterdir()):
+            if int(entry.name) != os.getpid() and any(_reads(fd, pipe) for fd in (entry / "fd").iterdir()):
                 found.append(int(entry.name))
         except OSError:  # another's, or gone
             continue
     return found
+
+
+def _reads(fd: Path, pipe: Path) -> bool:
+    if os.readlink(fd) != str(pipe):
+        return False
+    flags = re.search(r"flags:\s*(\d+)", (fd.parents[1] / "fdinfo" / fd.name).read_text())
+    return int(flags[1], 8) & os.O_ACCMODE == os.O_RDONLY
 
 
 def kill_the_reader(pipe: Path, before: Callable[[], None] = lambda: None) -> int:
