@@ -6,7 +6,7 @@ the same samples however they are cut.
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +107,12 @@ class MonoStream:
             raise AudioError(
                 f"floating-point samples reach {largest:g}; expected [-1, 1]; pass 16-bit ones as int16, or over 32768"
             )
+
+
+def join_mono(blocks: Iterable[tuple[np.ndarray, float]], target_rate: int = 16_000) -> np.ndarray:
+    """All that a `MonoStream` makes of blocks of (samples, rate). Raises AudioError as it does."""
+    stream = MonoStream(target_rate)
+    return np.concatenate([*(stream.feed(block, rate) for block, rate in blocks), stream.finish()])
 
 
 def _to_mono(block: np.ndarray) -> np.ndarray:

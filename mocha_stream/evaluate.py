@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from .audio import MonoStream, read_audio, read_blocks
+from .audio import join_mono, read_audio, read_blocks
 from .batch import recognise
 from .corpus import Utterance, read_corpus
 from .errors import AudioError, DataError
@@ -193,8 +193,7 @@ def word_aligner(recognizer: Recognizer) -> tuple[Align | None, tuple[str, ...]]
         tokens = tokenizer.encode(text)
         if 0 in tokens:  # a letter that the model cannot write
             return None
-        mono = MonoStream(model.config.features.sample_rate)
-        samples = np.concatenate([*(mono.feed(block, rate) for block, rate in blocks), mono.finish()])
+        samples = join_mono(blocks, model.config.features.sample_rate)
         if len(samples) > LONGEST_ALIGNED_S * model.config.features.sample_rate:
             return None
         features = torch.from_numpy(log_mel(samples, model.config.features))[None]

@@ -69,8 +69,7 @@ def cache_features(corpus: Path, config: FeatureConfig, speed: float, cache: Pat
     """
     shape = f"{config.sample_rate}-{config.num_mels}-{config.window_ms:g}-{config.hop_ms:g}"
     stem = cache / f"{corpus_name(corpus)}-{shape}-x{speed:g}"
-    if not cache_exists(stem):
-        write_cache(corpus, stem, partial(_compute, config=config, speed=speed), num_processes)
+    write_cache(corpus, stem, partial(_compute, config=config, speed=speed), num_processes)
     return read_cache(corpus, stem, config.num_mels, speed)
 
 
@@ -111,14 +110,28 @@ def read_cache(corpus: Path, stem: Path, width: int, speed: float) -> list[Examp
     return [Example(**entry, speed=speed, features=features) for entry in entries]
 
 
+def read_beside(corpus: Path, folder: Path, width: int, script: str) -> dict[str, Example]:
+    """What a script of recipes/librispeech wrote of a corpus, (T, width) for each utterance, by id.
+
+    Raises:
+        DataError: the folder lacks it, or files that do not fit each other or the corpus.
+    """
+    stem = folder / corpus_name(corpus)
+    if not cache_exists(stem):
+        raise DataError(f"{stem}.jsonl: not there; run recipes/librispeech/{script} {folder} {corpus}")
+    return {example.id: example for example in read_cache(corpus, stem, width, 1.0)}
+
+
 def write_cache(corpus: Path, stem: Path, compute: Callable[[Utterance], np.ndarray], num_processes: int) -> None:
-    """Writes the (T, width) float16 frames that `compute` makes of each utterance of a corpus.
+    """Writes the (T, width) float16 frames that `compute` makes of each utterance of a corpus, unless they are there.
 
     The index appears last and whole, so an interrupted run leaves nothing that looks finished.
 
     Raises:
         DataError, AudioError: a corpus or a recording that cannot be read.
     """
+    if cache_exists(stem):
+        return
     utterances, index, frames = read_corpus(corpus), _index(stem), stem.with_name(stem.name + ".f16")
     stem.parent.mkdir(parents=True, exist_ok=True)
     partial_frames, partial_index = frames.with_name(frames.name + ".part"), index.with_name(index.name + ".part")

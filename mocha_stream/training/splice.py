@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import DataError
-from .data import Example, cache_exists, corpus_name, read_cache
+from .data import Example, read_beside
 
 CUT = 0.3
 """Probability of a cut between two words."""
@@ -20,10 +19,7 @@ CUT = 0.3
 
 def add_words(folder: Path, corpus: Path, examples: list[Example]) -> list[Example]:
     """The examples of a corpus, with when their words are spoken. Raises DataError where the folder lacks them."""
-    stem = folder / corpus_name(corpus)
-    if not cache_exists(stem):
-        raise DataError(f"{stem}.jsonl: not there; run recipes/librispeech/words.py {folder} {corpus}")
-    words = {example.id: example for example in read_cache(corpus, stem, 2, 1.0)}
+    words = read_beside(corpus, folder, 2, "words.py")
     return [replace(example, words=words[example.id]) for example in examples]
 
 

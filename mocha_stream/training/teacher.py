@@ -14,7 +14,7 @@ from ..config import from_dict
 from ..encoders.frontend import Frontend
 from ..errors import DataError
 from ..writers import write_whole
-from .data import Example, cache_exists, corpus_name, feature_statistics, read_cache
+from .data import Example, feature_statistics, read_beside
 
 POINTS = 3
 """Times within an encoder frame at which the teacher is asked."""
@@ -59,10 +59,7 @@ class Teacher:
 
     def add_to(self, corpus: Path, examples: list[Example]) -> list[Example]:
         """The examples of a corpus with their teacher's frames. Raises DataError where the folder lacks them."""
-        stem = self.folder / corpus_name(corpus)
-        if not cache_exists(stem):
-            raise DataError(f"{stem}.jsonl: not there; run recipes/librispeech/teacher.py {self.folder} {corpus}")
-        frames = {frame.id: frame for frame in read_cache(corpus, stem, self.config.width, 1.0)}
+        frames = read_beside(corpus, self.folder, self.config.width, "teacher.py")
         return [replace(example, teacher=frames[example.id]) for example in examples]
 
     def measure(self, examples: list[Example]) -> None:

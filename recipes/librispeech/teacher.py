@@ -20,7 +20,7 @@ import numpy as np
 from mocha_stream.audio import read_audio
 from mocha_stream.corpus import Utterance
 from mocha_stream.errors import MissingExtraError, MochaError
-from mocha_stream.training.data import cache_exists, corpus_name, write_cache
+from mocha_stream.training.data import corpus_name, write_cache
 from mocha_stream.training.teacher import TeacherConfig, write_config
 
 SAMPLE_RATE = 16_000
@@ -64,8 +64,7 @@ def main() -> int:
         write_config(options.folder, CONFIG)
         for corpus in options.corpora:
             stem = options.folder / corpus_name(corpus)
-            if not cache_exists(stem):
-                write_cache(corpus, stem, hear, os.cpu_count() or 1)
+            write_cache(corpus, stem, hear, os.cpu_count() or 1)
             print(f"{stem}.f16", flush=True)
     except MochaError as error:
         print(f"teacher: {error}", file=sys.stderr)

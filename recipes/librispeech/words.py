@@ -18,7 +18,7 @@ import numpy as np
 from mocha_stream.audio import read_audio
 from mocha_stream.corpus import Utterance
 from mocha_stream.errors import MochaError
-from mocha_stream.training.data import cache_exists, corpus_name, read_cache, write_cache
+from mocha_stream.training.data import corpus_name, read_cache, write_cache
 from mocha_stream.word_times import SAMPLE_RATE, WordAligner
 
 
@@ -42,8 +42,7 @@ def main() -> int:
         aligner()
         for corpus in options.corpora:
             stem = options.folder / corpus_name(corpus)
-            if not cache_exists(stem):
-                write_cache(corpus, stem, spans, os.cpu_count() or 1)
+            write_cache(corpus, stem, spans, os.cpu_count() or 1)
             examples = read_cache(corpus, stem, 2, 1.0)
             aligned = sum(example.num_frames > 0 for example in examples)
             print(f"{stem}.f16: {aligned} of {len(examples)} utterances aligned", flush=True)

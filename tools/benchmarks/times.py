@@ -7,10 +7,9 @@ the word until it is shown for good.
 
 from pathlib import Path
 
-import numpy as np
 from tqdm import tqdm
 
-from mocha_stream.audio import MonoStream
+from mocha_stream.audio import join_mono
 from mocha_stream.corpus import read_corpus
 from mocha_stream.evaluate import Blocks, measure, measure_whole
 from mocha_stream.recognizer import Recognizer
@@ -28,9 +27,7 @@ def run(data: Path, limit: int, model: Path | None) -> None:
 
     def once(blocks: Blocks, text: str) -> list[Span] | None:
         if text not in known:
-            mono = MonoStream(SAMPLE_RATE)
-            samples = np.concatenate([*(mono.feed(block, rate) for block, rate in blocks), mono.finish()])
-            known[text] = align(samples, text)
+            known[text] = align(join_mono(blocks, SAMPLE_RATE), text)
         return known[text]
 
     rows = []
