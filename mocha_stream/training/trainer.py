@@ -63,7 +63,12 @@ def train(recipe_path: Path, resume: bool = False, assignments: tuple[str, ...] 
     if world > 1:
         dist.init_process_group("nccl" if on_gpu else "gloo")
     try:
-        return Trainer(recipe, recipe_path.parent, rank, world, device, resume).run()
+        model = Trainer(recipe, recipe_path.parent, rank, world, device, resume).run()
+        if world > 1:
+            # Gloo's thread drops the tensors of the last sum after the sum is known, and aborts the process where
+            # Python has ended by then; who waits here lets it.
+            dist.barrier()
+        return model
     finally:
         if world > 1:
             dist.destroy_process_group()
