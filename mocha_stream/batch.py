@@ -101,7 +101,7 @@ def recognise(
     """
     model = search.model
     config, stride = model.config.features, model.encoder.frontend.stride
-    frame_s, num_features = config.hop_ms * stride / 1000, round(batch_s * 1000 / config.hop_ms)
+    frame_s, num_features = config.hop_s * stride, round(batch_s / config.hop_s)
     waiting: deque[_Recording] = deque()  # in the order given
     pool: list[tuple[_Recording, Segment]] = []
     size = 0  # of the pool, in features
@@ -122,7 +122,7 @@ def recognise(
         recording = _Recording()
         waiting.append(recording)
         try:
-            for segment in cut(_features(blocks, model, recording), config.hop_ms / 1000, stride):
+            for segment in cut(_features(blocks, model, recording), config.hop_s, stride):
                 pool.append((recording, segment))
                 size += len(segment.features)
                 if size >= READ_AHEAD * num_features:

@@ -52,6 +52,11 @@ class FeatureConfig:
         )
 
     @property
+    def hop_s(self) -> float:
+        """From one frame to the next."""
+        return self.hop_ms / 1000
+
+    @property
     def hop_samples(self) -> int:
         return round(self.sample_rate * self.hop_ms / 1000)
 

@@ -41,7 +41,7 @@ class SilenceGate:
 
     def __init__(self, config: FeatureConfig):
         noise = np.random.default_rng(0).standard_normal(config.sample_rate // 5).astype(np.float32)
-        self._shortest = round(1000 * self.SHORTEST_S / config.hop_ms)
+        self._shortest = round(self.SHORTEST_S / config.hop_s)
         self._full_scale_db = float(_energies_db(log_mel(noise, config)).mean())
 
     def is_silent(self, features: np.ndarray, num_new: int) -> bool:

@@ -57,7 +57,7 @@ def hard_alignment(path: Path, recognizer: Recognizer, latency_ms: int | None) -
     stops = tokens.stop.numpy() + 1
     return HardAlignment(
         features,
-        len(features) * config.hop_ms / 1000,
+        len(features) * config.hop_s,
         [tokenizer.pieces[token] for token in tokens.token.tolist()],
         np.maximum(stops - search.window, 0) * frame_s,
         (tokens.centre.numpy() + 0.5) * frame_s,

@@ -60,7 +60,7 @@ class Recognizer:
     @property
     def frame_s(self) -> float:
         """Seconds of audio per encoder frame."""
-        return self.config.features.hop_ms * self.model.encoder.frontend.stride / 1000
+        return self.config.features.hop_s * self.model.encoder.frontend.stride
 
     @property
     def latencies_ms(self) -> tuple[int, ...]:

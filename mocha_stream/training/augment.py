@@ -31,7 +31,7 @@ class AugmentConfig:
     """Widest frequency mask, in mel bands."""
     time_masks_per_s: float = 0.7
     time_mask: int = 40
-    """Longest time mask, in frames of 10 ms."""
+    """Longest time mask, in frames of the features."""
     start: float = 0.0
     """Part of the run before any of this is done."""
     end: float = 1.0
@@ -45,8 +45,10 @@ class AugmentConfig:
         check(self.warp < 1, f"augment.warp is {self.warp}; it is a share of the mel axis, below 1")
 
 
-def augment(features: np.ndarray, mean: np.ndarray, config: AugmentConfig, random: np.random.Generator) -> np.ndarray:
-    """A changed copy of (T, M) log-mel frames; masked parts become the (M,) mean of the corpus."""
+def augment(
+    features: np.ndarray, hop_s: float, mean: np.ndarray, config: AugmentConfig, random: np.random.Generator
+) -> np.ndarray:
+    """A changed copy of (T, M) log-mel frames, `hop_s` apart; masked parts become the (M,) mean of the corpus."""
     num_frames, num_mels = features.shape
     features = features + np.float32(random.uniform(-config.gain_db, config.gain_db) * DECIBEL)
     if config.noise_db and random.random() < 0.5:
@@ -57,7 +59,7 @@ def augment(features: np.ndarray, mean: np.ndarray, config: AugmentConfig, rando
     for _ in range(config.frequency_masks):
         start, width = _span(num_mels, config.frequency_mask, random)
         features[:, start : start + width] = mean[start : start + width]
-    for _ in range(round(config.time_masks_per_s * num_frames / 100)):
+    for _ in range(round(config.time_masks_per_s * num_frames * hop_s)):
         start, width = _span(num_frames, config.time_mask, random)
         features[start : start + width] = mean
     return features

@@ -15,6 +15,8 @@ from .data import Example, read_beside
 
 CUT = 0.3
 """Probability of a cut between two words."""
+UNIT_S = 0.01
+"""Of the times of words."""
 
 
 def add_words(folder: Path, corpus: Path, examples: list[Example]) -> list[Example]:
@@ -23,11 +25,12 @@ def add_words(folder: Path, corpus: Path, examples: list[Example]) -> list[Examp
     return [replace(example, words=words[example.id]) for example in examples]
 
 
-def splice(examples: list[Example], random: np.random.Generator) -> list[list[Example]]:
-    """As many utterances, each of as many pieces of the same speaker as the one in its place was cut into."""
+def splice(examples: list[Example], hop_s: float, random: np.random.Generator) -> list[list[Example]]:
+    """As many utterances, each of as many pieces of the same speaker as the one in its place was cut into. The
+    features are `hop_s` apart."""
     speakers: dict[str, list[list[Example]]] = {}
     for example in examples:
-        speakers.setdefault(example.speaker, []).append(cut(example, random))
+        speakers.setdefault(example.speaker, []).append(cut(example, hop_s, random))
     spliced = []
     for utterances in speakers.values():
         pieces = [piece for utterance in utterances for piece in utterance]
@@ -36,14 +39,14 @@ def splice(examples: list[Example], random: np.random.Generator) -> list[list[Ex
     return spliced
 
 
-def cut(example: Example, random: np.random.Generator) -> list[Example]:
+def cut(example: Example, hop_s: float, random: np.random.Generator) -> list[Example]:
     """An example in pieces of whole words, one after the other; itself, where it is not known when they are spoken."""
     assert example.words is not None
     words, spans = example.text.split(), example.words.load()
     if len(spans) != len(words):
         return [example]
     chosen = np.flatnonzero(random.random(len(words) - 1) < CUT)
-    middles = (spans[chosen, 1] + spans[chosen + 1, 0]) / 2 / example.speed
+    middles = (spans[chosen, 1] + spans[chosen + 1, 0]) / 2 * UNIT_S / hop_s / example.speed
     frames = [0, *np.clip(middles.round().astype(int), 0, example.num_frames).tolist(), example.num_frames]
     bounds = [0, *(chosen + 1).tolist(), len(words)]
     return [

@@ -18,7 +18,6 @@ from .data import Example, feature_statistics, read_beside
 
 POINTS = 3
 """Times within an encoder frame at which the teacher is asked."""
-FEATURES_PER_S = 100
 
 
 @dataclass(frozen=True)
@@ -39,20 +38,21 @@ def write_config(folder: Path, config: TeacherConfig) -> None:
 
 
 class Teacher:
-    """The frames in a folder, as what an encoder should know of the same times.
+    """The frames in a folder, as what an encoder should know of the same times, for features `hop_s` apart.
 
     Raises:
         DataError: no such folder.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, hop_s: float):
         try:
             values = json.loads((folder / "teacher.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DataError(
                 f"{folder / 'teacher.json'}: cannot be read ({error}); write it by recipes/librispeech/teacher.py"
             ) from None
-        self.folder, self.config = folder, from_dict(TeacherConfig, values, str(folder / "teacher.json"))
+        self.folder, self.hop_s = folder, hop_s
+        self.config = from_dict(TeacherConfig, values, str(folder / "teacher.json"))
         self.size = POINTS * self.config.width
         """Numbers about one encoder frame."""
         self._mean, self._deviation = np.zeros(1, np.float32), np.ones(1, np.float32)
@@ -80,7 +80,7 @@ class Teacher:
         for i, example in enumerate(item):
             assert example.teacher is not None
             here = at[which == i] - (ends[i] - example.num_frames) + example.first
-            at_s = here / FEATURES_PER_S * example.speed
+            at_s = here * self.hop_s * example.speed
             parts.append(self._at(example.teacher.load(), at_s))
         return ((np.concatenate(parts) - self._mean) / self._deviation).reshape(-1, self.size)
 

@@ -82,7 +82,7 @@ class Trainer:
         # In which the dev set is decoded after an epoch; the middle one, as a session does.
         self.preview_chunk = sorted(recipe.model.encoder.chunks)[len(recipe.model.encoder.chunks) // 2]
         self.views = 2 if recipe.loss.consistency else 1  # of each utterance in a batch
-        self.folder = root / recipe.run
+        self.folder, self.hop_s = root / recipe.run, recipe.model.features.hop_s
         self.folder.mkdir(parents=True, exist_ok=True)
         data = recipe.data
         corpora, cache = [root / name for name in data.train], root / data.cache
@@ -94,13 +94,14 @@ class Trainer:
         sets = [read_examples([corpus], features, data.speeds, cache, os.cpu_count() or 1) for corpus in corpora]
         if rank == 0 and world > 1:
             dist.barrier()
-        self.teacher = Teacher(root / data.teacher) if recipe.loss.teacher else None
+        self.teacher = Teacher(root / data.teacher, self.hop_s) if recipe.loss.teacher else None
         if self.teacher:
             sets = [self.teacher.add_to(corpus, part) for corpus, part in zip(corpora, sets, strict=True)]
         if data.splice:
             sets = [add_words(root / data.words, corpus, part) for corpus, part in zip(corpora, sets, strict=True)]
         # Each corpus by itself: an id may be in several of them.
-        groups = [group for part in sets for group in _group(part, data.shortest_s * 100, data.longest_s * 100)]
+        bounds = data.shortest_s / self.hop_s, data.longest_s / self.hop_s
+        groups = [group for part in sets for group in _group(part, *bounds)]
         self.variants = sorted(groups, key=lambda group: group[0].id)
         self.dev = [dev[i] for i in np.linspace(0, len(dev) - 1, min(data.dev_utterances, len(dev))).astype(int)]
         if not self.variants:
@@ -216,7 +217,7 @@ class Trainer:
 
     def _hours(self) -> float:
         """Of training audio, each utterance counted once."""
-        return sum(group[0].num_frames for group in self.variants) / 360_000
+        return sum(group[0].num_frames for group in self.variants) * self.hop_s / 3600
 
     def _summary(self) -> str:
         size = sum(p.numel() for p in self.parameters) / 1e6
@@ -239,7 +240,7 @@ class Trainer:
     def _run_epoch(self, log: RunWriter) -> None:
         training, items = self.recipe.training, self._items(self.epoch)
         lengths = np.array([sum(example.num_frames for example in item) for item in items])
-        frames_per_batch = round(training.batch_s * 100 / self.views)
+        frames_per_batch = round(training.batch_s / self.hop_s / self.views)
         batches = make_batches(lengths, frames_per_batch, self.epoch, training.seed)
         bar = tqdm(
             range(self.position, len(batches)),
@@ -263,7 +264,7 @@ class Trainer:
             values |= {
                 "step": self.step,
                 "epoch": self.epoch + 1,
-                "audio_s": round(float(lengths[batch].sum()) / 100, 2),
+                "audio_s": round(float(lengths[batch].sum()) * self.hop_s, 2),
                 "seconds": round(time.perf_counter() - started, 3),
             }
             log.step(values)
@@ -285,11 +286,11 @@ class Trainer:
         random = np.random.default_rng((self.recipe.training.seed, epoch, 1))
         chosen = [group[random.integers(len(group))] for group in self.variants]
         is_cut = random.random(len(chosen)) < data.splice
-        spliced = splice([chosen[i] for i in np.flatnonzero(is_cut)], random)
+        spliced = splice([chosen[i] for i in np.flatnonzero(is_cut)], self.hop_s, random)
         items: list[list[Example]] = []
         for i in random.permutation(np.flatnonzero(~is_cut)):
             joins = items and random.random() < data.join and len(items[-1]) == 1
-            if joins and (items[-1][0].num_frames + chosen[i].num_frames) <= data.longest_s * 100:
+            if joins and (items[-1][0].num_frames + chosen[i].num_frames) <= data.longest_s / self.hop_s:
                 items[-1].append(chosen[i])
             else:
                 items.append([chosen[i]])
@@ -308,7 +309,10 @@ class Trainer:
             random = np.random.default_rng((training.seed, self.epoch, *item[0].id.encode()))
             features = np.concatenate([example.load() for example in item])
             for rows in views:
-                rows.append(augment(features, self.mean, self.recipe.augment, random) if changed else features)
+                if changed:
+                    rows.append(augment(features, self.hop_s, self.mean, self.recipe.augment, random))
+                else:
+                    rows.append(features)
         features, lengths = pad([row for rows in views for row in rows], PADDED)
         tokens, token_lengths = pad([np.array(self._target(item), np.int64) for item in items] * self.views, 8)
         arrays = [features, lengths, tokens, token_lengths]

@@ -22,7 +22,7 @@ CONFIG = TeacherConfig("a clock", 2, 0.028, 0.024)
 @pytest.fixture
 def teacher(tmp_path) -> Teacher:
     write_config(tmp_path, CONFIG)
-    return Teacher(tmp_path)
+    return Teacher(tmp_path, 0.01)
 
 
 def frames(values: np.ndarray, speed: float = 1.0, teacher: Example | None = None) -> Example:
@@ -91,13 +91,13 @@ def test_the_encoder_learns_from_it():
 
 def test_what_is_not_there_is_told(tmp_path):
     with pytest.raises(DataError, match=r"teacher\.json: cannot be read .*recipes/librispeech/teacher\.py"):
-        Teacher(tmp_path)
+        Teacher(tmp_path, 0.01)
     (tmp_path / "teacher.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"teacher\.json"):
-        Teacher(tmp_path)
+        Teacher(tmp_path, 0.01)
     write_config(tmp_path, CONFIG)
     with pytest.raises(DataError, match=r"some-corpus\.jsonl: not there; run recipes/librispeech/teacher\.py"):
-        Teacher(tmp_path).add_to(tmp_path / "some" / "corpus", [])
+        Teacher(tmp_path, 0.01).add_to(tmp_path / "some" / "corpus", [])
 
 
 # ---------------------------------------------------------------- the recipe's script
