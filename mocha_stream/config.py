@@ -148,11 +148,11 @@ class BeamConfig:
     """
 
     size: int = 8
-    attention: float = 0.4
+    attention: float = 0.5
     """Weight of the decoder; CTC has what is missing to 1."""
     language_model: str = ""
     """File of a `language_model.LanguageModel`; none without a name."""
-    language: float = 0.3
+    language: float = 0.4
     """Its weight, if there is one."""
     bonus: float = 1.5
     """Added for each token, since probabilities, all below 1, are in favour of few."""
