@@ -225,7 +225,7 @@ def test_a_session_gives_the_same_words_however_the_samples_are_cut_and_takes_no
 
 def test_a_pause_ends_an_utterance_on_which_the_hypotheses_do_not_agree():
     """Whatever waits for agreement is out within a moment of silence, not when the next word is spoken."""
-    engine = Recognizer(hearing_model(2), tokenizer(), BeamConfig(size=6, bonus=1.0))
+    engine = Recognizer(hearing_model(2), tokenizer(), BeamConfig(size=6, attention=0.4, bonus=1.0))
     session, events = engine.session(160), []
     for part in (silence(0.5), noise(1.5), silence(4.0)):
         events += session.feed(part)
