@@ -82,10 +82,10 @@ def test_speakers_keep_their_words_and_no_sentence_stays_as_it_was():
 @pytest.mark.parametrize("hop_s", [HOP_S, 0.016])
 def test_a_piece_has_its_own_part_of_the_teacher(tmp_path, hop_s):
     write_config(tmp_path, TeacherConfig("a clock", 1, 0.0, 0.01))
-    clock = Example("id", "", "a", 1.0, 400, 0, (np.arange(400, dtype=np.float16) / 100)[:, None])
+    clock = Example("id", "", "a", 1.0, 600, 0, (np.arange(600) / 100).astype(np.float16)[:, None])
     example = Example("id", "A B", "a", 1.1, 300, 0, np.zeros((300, 3), np.float16), clock, first=50)
     told = Teacher(tmp_path, hop_s).targets([example]).reshape(-1)
-    np.testing.assert_allclose(told[:60], (50 + (np.arange(60) + 0.5) * 8 / 3) * hop_s * 1.1, atol=3e-3)
+    np.testing.assert_allclose(told[:100], (50 + (np.arange(100) + 0.5) * 8 / 3) * hop_s * 1.1, atol=3e-3)
 
 
 def test_times_that_are_not_there_are_told(tmp_path):
